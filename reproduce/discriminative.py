@@ -1,11 +1,7 @@
 """Tables 2 and 3 of Klautau, Jevtic & Orlitsky (2003), without TIMIT: python -m reproduce kjo03.
 
-Every fit adds one record to discriminative.json at once, and is not repeated when the script is run again without
---fresh; discriminative.md is written from that file alone. Whatever is chosen is chosen by ten-fold cross-validation on
-the training rows: numbers of Gaussians and penalties by log-loss, settings of kernels by error. With more than 3000
-training rows kernels are chosen on 1500 of them, and mixtures by three of the ten parts; with up to 300 rows mixtures
-that separate are chosen by three divisions into ten parts. With more than 3000 rows mixtures that separate and
-relevance vector machines are fitted on a GPU (here an H200), where there is one.
+Every fit adds one record to discriminative.json at once; discriminative.md, written from that file alone, says how
+settings are chosen (pages/discriminative.md).
 """
 
 from __future__ import annotations
@@ -15,8 +11,8 @@ import os
 import pickle
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -49,6 +45,7 @@ from reproduce.baselines.kernels import InformativeVectorMachine, LeastSquaresCl
 from reproduce.data import identified_by_all
 from reproduce.options import Options
 from reproduce.stamps import published, write_json
+from reproduce.tables import finished, page, row, spread
 
 MANY_ROWS, SOME_ROWS = 3000, 1500
 N_FOLDS = 10
@@ -72,27 +69,7 @@ COMPONENTS = {
 # Standard errors of the published test errors.
 PAPER_ERRORS = {"synth": 0.86, "waveform": 0.52, "pima": 2.5, "0-6 small": 0.35, "7-9 small": 0.63, "vowels": 1.6,
                 "0-6": 0.23, "7-9": 0.36}  # fmt: skip
-METHODS = {
-    "gmm": 'MixtureClassifier(K, covariance_type="diag"), K by cross-validation',
-    "dgmm": 'DiscriminativeMixtureClassifier(K, tradeoff="auto", cv=10): K by the cross-validation that also '
-    "chooses its two penalties and its tradeoff; tradeoff joined the search "
-    "after a first error on synth (9.6) had been seen, 0.9 after cross-validation had chosen 0.5, then the last, three "
-    "divisions into parts after 9.1, and 1, the natural end, after cross-validation had always chosen 0.9 on synth "
-    "(errors 9.1 and 9.0); no tradeoff for digits",
-    "dgmm_mean": "the mean posterior of three such fits, each chosen by a division of its own; it too came after 9.1, "
-    "from sets drawn from Ripley's law, where it erred a little less than one fit",
-    "dgmm_any": 'the same, with covariance_type chosen as well, among "diag" (the paper\'s), "spherical", "tied" and '
-    '"full", before tradeoff is',
-    "dgmm_auto": 'DiscriminativeMixtureClassifier("auto", tradeoff="auto", cv=10): classes grow',
-    "dgmm_zero": "DiscriminativeMixtureClassifier(K, tradeoff=0, cv=10): the estimator of the paper, conditional "
-    "likelihood alone; K and the two penalties by the same cross-validation",
-    "logistic": "logistic regression, L2, C by cross-validation",
-    "svm": "support vector machine, RBF; 9 widths and 6 values of C",
-    "rlsc": "regularised least squares, RBF, all pairs; 9 widths and 6 penalties",
-    "rvm": "RelevanceVectorClassifier, RBF, all classes at once",
-    "ivm": "informative vector machine, RBF, all pairs; of 25, 50 or 100 vectors a pair, with more than 3000 rows 200 "
-    "or 1000, the paper's numbers there",
-}
+METHODS = ("gmm", "dgmm", "dgmm_mean", "dgmm_any", "dgmm_auto", "dgmm_zero", "logistic", "svm", "rlsc", "rvm", "ivm")
 Data = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -230,18 +207,10 @@ def tradeoff_for(X: np.ndarray) -> Any:
     return "auto" if X.shape[1] < N_PIXELS else 0.0
 
 
-def dgmm(X: np.ndarray, y: np.ndarray, components: tuple[Any, ...]) -> Fitted:
-    model = best_of(X, y, [{"n_components": k, "tradeoff": tradeoff_for(X)} for k in components])
-    return Fitted(model, int(model.n_components_.sum()), separated_text(model))
-
-
-def dgmm_zero(X: np.ndarray, y: np.ndarray, components: tuple[Any, ...]) -> Fitted:
-    model = best_of(X, y, [{"n_components": k, "tradeoff": 0.0} for k in components])
-    return Fitted(model, int(model.n_components_.sum()), separated_text(model))
-
-
-def dgmm_auto(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
-    model = best_of(X, y, [{"n_components": "auto", "tradeoff": tradeoff_for(X)}])
+def separating(X: np.ndarray, y: np.ndarray, components: tuple[Any, ...], tradeoff: Any = None) -> Fitted:
+    """The best number of Gaussians; tradeoffs are chosen too, where there are few features, unless one is given."""
+    tradeoff = ("auto" if X.shape[1] < N_PIXELS else 0.0) if tradeoff is None else tradeoff
+    model = best_of(X, y, [{"n_components": k, "tradeoff": tradeoff} for k in components])
     return Fitted(model, int(model.n_components_.sum()), separated_text(model))
 
 
@@ -300,14 +269,13 @@ def ivm(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
 
 # dgmm_mean and dgmm_any were computed by an earlier version.
 FITS: dict[str, Callable[[np.ndarray, np.ndarray, tuple[int, ...]], Fitted]] = {
-    "gmm": gmm, "dgmm": dgmm, "dgmm_auto": dgmm_auto,
-    "dgmm_zero": dgmm_zero, "logistic": logistic, "svm": svm, "rlsc": rlsc, "rvm": rvm, "ivm": ivm,
+    "gmm": gmm,
+    "dgmm": separating,
+    "dgmm_auto": lambda X, y, components: separating(X, y, ("auto",)),
+    "dgmm_zero": lambda X, y, components: separating(X, y, components, 0.0),
+    "logistic": logistic, "svm": svm, "rlsc": rlsc, "rvm": rvm, "ivm": ivm,
 }  # fmt: skip
-
-
 KERNELS = ("svm", "rlsc", "rvm", "ivm")
-# Searches among fewer widths that are not repeated: they take long, or their GPU is not at hand.
-NARROW = {("rvm", name) for name in N_SETS} | {(method, name) for method in KERNELS for name in ("0-6", "7-9")}
 
 
 def run(name: str, number: int, method: str) -> dict[str, Any]:
@@ -338,26 +306,6 @@ def read(path: Path) -> list[dict[str, Any]]:
     return json.loads(path.read_text())["records"] if path.exists() else []
 
 
-def write(path: Path, records: list[dict[str, Any]]) -> None:
-    write_json(path, {"records": records})
-
-
-def pages(folder: Path) -> dict[str, str]:
-    """Markdown from the JSON file, if it is there."""
-    file = folder / "discriminative.json"
-    return {"discriminative.md": report(read(file))} if file.exists() else {}
-
-
-def summary(records: list[dict[str, Any]], name: str, method: str) -> dict[str, Any] | None:
-    own = [r for r in records if (r["data"], r["method"]) == (name, method)]
-    if not own:
-        return None
-    tests = np.array([r["test"] for r in own])
-    error = f" ± {tests.std(ddof=1) / np.sqrt(len(tests)):.2f}" if len(tests) > 1 else ""
-    means = {key: float(np.mean([r[key] for r in own])) for key in ("train", "test", "size", "seconds")}
-    return {**means, "error": error, "sets": len(own), "chosen": own[0]["chosen"]}
-
-
 def paper_of(name: str, method: str) -> tuple[float | None, ...] | None:
     """Training error, test error, and Gaussians or vectors as printed in Tables 2 and 3."""
     row, column = name.partition(", ")[0], method.removesuffix("_zero").upper()
@@ -368,52 +316,39 @@ def paper_of(name: str, method: str) -> tuple[float | None, ...] | None:
     return None
 
 
-def row(name: str, method: str, figures: dict[str, Any]) -> str:
-    paper = paper_of(name, method)
-    size = f"{figures['size']:.0f}" if figures["size"] else ""
-    printed = "" if paper is None else f"{paper[0]:g} / {paper[1]:g} / {'-' if paper[2] is None else paper[2]}"
-    return (
-        f"| {method} | {figures['train']:.1f} | {figures['test']:.2f}{figures['error']} | {size} | {figures['sets']} "
-        f"| {figures['seconds']:.1f} | {printed} |"
-    )
-
-
-def note(name: str) -> list[str]:
-    """A note on the rows of the vowels."""
-    if name != "vowels, identified by all":
+def lines_of(name: str, records: list[dict[str, Any]]) -> list[str]:
+    """The table of a data set, one line per method."""
+    lines = []
+    for method in METHODS:
+        own, paper = [r for r in records if (r["data"], r["method"]) == (name, method)], paper_of(name, method)
+        if own:
+            train, size, seconds = (float(np.mean([r[key] for r in own])) for key in ("train", "size", "seconds"))
+            printed = "" if paper is None else f"{paper[0]:g} / {paper[1]:g} / {'-' if paper[2] is None else paper[2]}"
+            cells = (f"{train:.1f}", spread([r["test"] for r in own]), f"{size:.0f}" if size else "", len(own))
+            lines.append(row(method, *cells, f"{seconds:.1f}", printed))
+    if not lines:
         return []
-    return [
-        "The paper trains on 599 and tests on 600 vowels, F1 and F2, of a version of the Peterson-Barney data that it",
-        "does not describe. Of the 1520 vowels 1199 have no asterisk in the file that circulates (marks as in Praat);",
-        "as we understand it, all listeners identified them. No other reading that we know gives 1199, so",
-        "these are taken for the paper's; the division into halves is drawn. Before the marks were at hand, 1199 were",
-        "drawn from all 1520 vowels, which are harder, and from the 1220 of men and women: both are below.",
-        "",
-    ]
-
-
-def report(records: list[dict[str, Any]]) -> str:
-    """The tables in Markdown."""
-    lines = ["# Klautau, Jevtic & Orlitsky (2003), Tables 2 and 3", ""]
-    lines += [line.strip() for line in (__doc__ or "").splitlines()[2:]]
-    lines += [
-        "",
-        "Printed by the paper: training error / test error / Gaussians or distinct vectors. ± is the standard error",
-        "over sets: generated (waveform), random halves (vowels), random subsets (small digits), or orders of the same",
-        "training rows, which change folds and starts (synth, pima, digits). Seconds are of choosing and fitting.",
-        "",
-    ]
-    lines += [f"- {method}: {text}" for method, text in METHODS.items()]
-    lines += ["", *searches(records)]
+    note = [*VOWELS, ""] if name == "vowels, identified by all" else []
     heads = ["method", "train %", "test %", "Gaussians or vectors", "sets", "seconds", "paper"]
-    for name in N_SETS:
-        figures = {method: summary(records, name, method) for method in METHODS}
-        if any(figures.values()):
-            error = PAPER_ERRORS[name.partition(", ")[0]]
-            lines += ["", f"## {name} (the paper's standard error {error})", "", *note(name)]
-            lines += [f"| {' | '.join(heads)} |", "|---|---|---|---|---|---|---|"]
-            lines += [row(name, method, values) for method, values in figures.items() if values is not None]
-    return "\n".join([*lines]) + "\n"
+    title = f"## {name} (the paper's standard error {PAPER_ERRORS[name.partition(', ')[0]]})"
+    return ["", title, "", *note, row(*heads), "|---" * len(heads) + "|", *lines]
+
+
+VOWELS = (
+    "The paper trains on 599 and tests on 600 vowels, F1 and F2, of a version of the Peterson-Barney data that it",
+    "does not describe. Of the 1520 vowels 1199 have no asterisk in the file that circulates (marks as in Praat);",
+    "as we understand it, all listeners identified them. No other reading that we know gives 1199, so",
+    "these are taken for the paper's; the division into halves is drawn. Before the marks were at hand, 1199 were",
+    "drawn from all 1520 vowels, which are harder, and from the 1220 of men and women: both are below.",
+)
+
+
+def pages(folder: Path) -> dict[str, str]:
+    """Markdown from the JSON file, if it is there."""
+    records = read(folder / "discriminative.json")
+    lines = [line for name in N_SETS for line in lines_of(name, records)]
+    text = page("discriminative.md", searches=searches(records), tables=lines) if records else ""
+    return {"discriminative.md": text + "\n"} if records else {}
 
 
 QUICK = [("synth", method) for method in ("gmm", "dgmm_zero", "svm", "rlsc", "rvm", "ivm", "logistic")]
@@ -424,27 +359,18 @@ def is_narrow(record: dict[str, Any]) -> bool:
     return record["method"] in KERNELS and record.get("n_widths") != len(WIDTHS)
 
 
-def searches(records: list[dict[str, Any]]) -> list[str]:
+def searches(records: list[dict[str, Any]]) -> str:
     """Which kernels were chosen by the narrow searches."""
-    narrow: dict[str, list[str]] = {}
-    for r in records:
-        if is_narrow(r) and r["data"] not in narrow.setdefault(r["method"], []):
-            narrow[r["method"]].append(r["data"])
-    rows = "; ".join(f"{method}: {', '.join(names)}" for method, names in narrow.items() if names)
-    return [
-        "Searches of kernel methods were widened, from 6 widths (0.01 to 3) and 4 penalties, after test errors of the "
-        "narrow ones were known. No mean changed by more than two standard errors of the difference on the same sets."
-        + (f" Rows that are still of the narrow search: {rows}." if rows else ""),
-        "",
-    ]
+    narrow = dict.fromkeys((r["method"], r["data"]) for r in records if is_narrow(r))
+    methods = dict.fromkeys(method for method, _ in narrow)
+    rows = [f"{method}: {', '.join(data for m, data in narrow if m == method)}" for method in methods]
+    return f" Rows that are still of the narrow search: {'; '.join(rows)}." if rows else ""
 
 
 def compute(options: Options) -> None:
     """All sets and methods that are missing, or the one that `--cell` names."""
     path = options.out / "discriminative.json"
-    records = {
-        key_of(r): r for r in read(path) if not is_narrow(r) or options.quick or (r["method"], r["data"]) in NARROW
-    }
+    records = {key_of(r) for r in read(path)}
     plan = [(name, method) for name in N_SETS for method in FITS if (method, name[0] in "07") not in SKIPPED]
     plan = QUICK if options.quick else list(options.named({", ".join(pair): pair for pair in plan}).values())
     if not (home() / "peterson_barney.npz").exists():
@@ -455,19 +381,9 @@ def compute(options: Options) -> None:
         for number in range(min(N_SETS[name], options.n_seeds(N_SETS[name])))
         if (name, number, method) not in records
     ]
-    for record in recorded(tasks, options.jobs):
+    for _, record in finished(run, tasks, options.jobs):
         print(record, flush=True)
-        write(path, [*(r for r in read(path) if key_of(r) != key_of(record)), record])
-
-
-def recorded(tasks: list[tuple[str, int, str]], jobs: int) -> Iterator[dict[str, Any]]:
-    """Records in the order in which they end, in processes of one thread each where there are several."""
-    if jobs == 1:
-        yield from (run(*task) for task in tasks)
-        return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
-        for future in as_completed([pool.submit(run, *task) for task in tasks]):
-            yield future.result()
+        write_json(path, {"records": [*(r for r in read(path) if key_of(r) != key_of(record)), record]})
 
 
 def key_of(record: dict[str, Any]) -> tuple[str, int, str]:

@@ -12,10 +12,9 @@ every repetition.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from mixtura.priors import Conjugate
 from reproduce import data
 from reproduce.options import Options
 from reproduce.stamps import machine, published, write_json
+from reproduce.tables import finished, machine_of, page, row, spread
 
 N_MEMBERS = 20
 TOY_REPETITIONS = 20
@@ -43,9 +43,7 @@ TOY_BETAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 BUPA_SPLITS = range(200, 300)
 BUPA_TRAINING = 200
 BUPA_COMPONENTS = 5
-SMALLEST = (
-    5e-7  # beta of the "unregularised" rows: a component of one row gets the variance 5e-7, a larger one less bias
-)
+SMALLEST = 5e-7  # beta of "unregularised": a component of one row gets this variance, a larger one less bias
 
 
 def methods(
@@ -194,145 +192,44 @@ def bupa_repetition(seed: int) -> dict[str, dict[str, Any]]:
     return scores
 
 
-def repeated(
-    path: Path, repetition: Callable[[int], dict[str, Any]], seeds: Iterable[int], n_processes: int
-) -> dict[str, Any]:
-    """All repetitions, going on where an earlier call of the same script stopped."""
-    known = json.loads(path.read_text()) if path.exists() else {"machine": machine(), "repetitions": {}}
-    left = [seed for seed in seeds if str(seed) not in known["repetitions"]]
-    for seed, scores in numbered(repetition, left, n_processes):
-        known["repetitions"][str(seed)] = scores
-        write_json(path, known)
-        print(f"{path.stem} {seed}", flush=True)
-    known["repetitions"] = dict(sorted(known["repetitions"].items(), key=lambda pair: int(pair[0])))
-    return known
+def toy_lines(runs: list[dict[str, Any]], name: str) -> str:
+    own, printed = [run[name] for run in runs], published()["OT95 table 1"]
+    likelihoods = [[spread([r[part][c] for r in own], 1) for c in (0, 1)] for part in ("train", "test")]
+    loss, seconds = (np.mean([r[part] for r in own]) for part in ("log_loss", "seconds"))
+    paper = "-"
+    if name in printed["rows"]:
+        (a, b, c, d, e), sd = printed["rows"][name], printed["errors"][name][-1]
+        paper = f"{a:.1f} / {b:.1f}, {c:.1f} / {d:.1f}, {e:.1f} (se {sd:.1f})"
+    accuracy = spread([r["accuracy"] for r in own], 1)
+    return row(name, *map(" / ".join, likelihoods), accuracy, f"{loss:.3f}", f"{seconds:.2f}", paper)
 
 
-def numbered(repetition: Callable[[int], dict[str, Any]], seeds: list[int], n_processes: int) -> Iterator[Any]:
-    """Seeds and what a repetition gave, in processes of one thread each where there are several."""
-    jobs = [(repetition, seed) for seed in seeds]
-    if n_processes == 1:
-        yield from map(_numbered, jobs)
-        return
-    with multiprocessing.get_context("spawn").Pool(n_processes, torch.set_num_threads, (1,)) as pool:
-        yield from pool.imap_unordered(_numbered, jobs)
-
-
-def _numbered(job: tuple[Callable[[int], dict[str, Any]], int]) -> tuple[int, dict[str, Any]]:
-    repetition, seed = job
-    return seed, repetition(seed)
-
-
-def standard_error(values: Any) -> float:
-    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
-
-
-def mean_and_error(values: list[float]) -> str:
-    return f"{np.mean(values):.1f} ± {standard_error(values):.1f}"
-
-
-def toy_table(results: dict[str, Any]) -> str:
-    runs, printed = list(results["repetitions"].values()), published()["OT95 table 1"]
-    lines = [
-        "# Two circularly arranged classes (OT95, table 1)",
-        "",
-        f"Written by `python -m reproduce ot95-table1`: {len(runs)} repetitions with rows of their own, 100",
-        f"training and 100 test rows per class, {TOY_COMPONENTS} full components per class unless selected.",
-        "Log-likelihood of the 100 rows of class A / class B; mean ± standard error over the repetitions. The paper",
-        "gives standard deviations, and its geometry only in a figure, so that the best beta is another one here.",
-        'Rows "held-out likelihood" have `GaussianMixture("auto", prior="auto", criterion="held_out")` for each class.',
-        "",
-        *earlier(results),
-        "",
-        "| | training | test | accuracy, % | log-loss | seconds | paper: training, test, accuracy (standard error) |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name in runs[0]:
-        own = [run[name] for run in runs]
-        train, test = (
-            " / ".join(mean_and_error([r[part][c] for r in own]) for c in (0, 1)) for part in ("train", "test")
-        )
-        accuracy = mean_and_error([r["accuracy"] for r in own])
-        loss, seconds = (np.mean([r[part] for r in own]) for part in ("log_loss", "seconds"))
-        paper = "-"
-        if name in printed["rows"]:
-            (a, b, c, d, e), sd = printed["rows"][name], printed["errors"][name][-1]
-            paper = f"{a:.1f} / {b:.1f}, {c:.1f} / {d:.1f}, {e:.1f} (se {sd:.1f})"
-        lines.append(f"| {name} | {train} | {test} | {accuracy} | {loss:.3f} | {seconds:.2f} | {paper} |")
-    return "\n".join([*lines, "", machine_line(results)])
-
-
-MEASURES = {"accuracy": "accuracy", "log_loss": "log-loss", "test": "test log-likelihood"}
-
-
-def earlier(results: dict[str, Any]) -> list[str]:
-    """Rows that differ by more than two standard errors from those of earlier code, on the same repetitions."""
-    before, parts = results.get("earlier", {"rows": {}}), []
-    for name, own in before["rows"].items():
-        changes = []
-        for key, words in MEASURES.items():
-            pairs = [(results["repetitions"][seed][name][key], then[key]) for seed, then in own.items() if key in then]
-            differences = np.array([np.sum(now) - then for now, then in pairs])
-            if len(pairs) > 1 and abs(differences.mean()) > 2 * standard_error(differences):
-                digits = 3 if key == "log_loss" else 1
-                spread = f"{differences.mean():+.{digits}f} ± {standard_error(differences):.{digits}f}"
-                changes.append(f"{words} {spread}")
-        if changes:
-            parts.append(f"- {name}: {', '.join(changes)}.")
-    if not before["rows"]:
-        return []
-    return [
-        f"Changes since the code of {before['date']} by more than two standard errors, on the same repetitions "
-        "(after its rules of the automatic choice had been replaced):",
-        "",
-        *(parts or ["- none."]),
-    ]
-
-
-def bupa_table(results: dict[str, Any]) -> str:
-    runs, printed = list(results["repetitions"].values()), published()["OT95 table 2"]
-    transformed = sum(run["automatic, held-out log-loss, transforms"]["transformed"] for run in runs)
-    lines = [
-        "# BUPA liver disorders (OT95, table 2)",
-        "",
-        f"Written by `python -m reproduce ot95-table2`: {len(runs)} random splits into {BUPA_TRAINING} training",
-        "and 145 test rows, inputs standardised by the training rows,",
-        f"{BUPA_COMPONENTS} full components per class unless selected. Accuracy in per cent, mean ± standard error",
-        "over the splits; difference to the unregularised mixture on the same splits. The paper has one split, on",
-        "which an accuracy has a standard error of 4. Automatic rows were settled by cross-validation inside the",
-        'training parts of other splits of these 345 rows, before any split here was looked at. Rows with "transforms"',
-        f'have `warp="auto"`, which transformed features in {transformed} of the splits.',
-        "",
-        *earlier(results),
-        "",
-        "| | accuracy | above unregularised | log-loss | components | seconds | paper |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name in runs[0]:
-        own = [run[name] for run in runs]
-        above = mean_and_error([run[name]["accuracy"] - run["unregularised"]["accuracy"] for run in runs])
-        loss = f"{np.mean([r['log_loss'] for r in own]):.3f}" if "log_loss" in own[0] else "-"
-        sizes = f"{np.mean([sum(r['components']) for r in own]):.0f}" if "components" in own[0] else "-"
-        accuracy, seconds = mean_and_error([r["accuracy"] for r in own]), np.mean([r["seconds"] for r in own])
-        paper = printed["rows"].get(name, ["-"])[0]
-        lines.append(f"| {name} | {accuracy} | {above} | {loss} | {sizes} | {seconds:.2f} | {paper} |")
-    return "\n".join([*lines, "", machine_line(results)])
-
-
-def machine_line(results: dict[str, Any]) -> str:
-    return "Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".\n"
+def bupa_lines(runs: list[dict[str, Any]], name: str) -> str:
+    own, paper = [run[name] for run in runs], published()["OT95 table 2"]["rows"].get(name, ["-"])[0]
+    above = spread([run[name]["accuracy"] - run["unregularised"]["accuracy"] for run in runs], 1)
+    loss = f"{np.mean([r['log_loss'] for r in own]):.3f}" if "log_loss" in own[0] else "-"
+    sizes = f"{np.mean([sum(r['components']) for r in own]):.0f}" if "components" in own[0] else "-"
+    seconds = f"{np.mean([r['seconds'] for r in own]):.2f}"
+    return row(name, spread([r["accuracy"] for r in own], 1), above, loss, sizes, seconds, paper)
 
 
 TABLES = {
-    "toy": (toy_repetition, range(TOY_REPETITIONS), toy_table),
-    "bupa": (bupa_repetition, BUPA_SPLITS, bupa_table),
+    "toy": (toy_repetition, range(TOY_REPETITIONS), toy_lines),
+    "bupa": (bupa_repetition, BUPA_SPLITS, bupa_lines),
 }
 
 
 def compute(name: str, options: Options) -> None:
+    """All repetitions that the results lack."""
     repetition, seeds, _ = TABLES[name]
-    seeds = seeds[: options.n_seeds(len(seeds))]
-    repeated(options.out / f"regularised_{name}.json", repetition, seeds, options.jobs)
+    path = options.out / f"regularised_{name}.json"
+    known = json.loads(path.read_text()) if path.exists() else {"machine": machine(), "repetitions": {}}
+    left = [(seed,) for seed in seeds[: options.n_seeds(len(seeds))] if str(seed) not in known["repetitions"]]
+    for (seed,), scores in finished(repetition, left, options.jobs):
+        known["repetitions"][str(seed)] = scores
+        known["repetitions"] = dict(sorted(known["repetitions"].items(), key=lambda pair: int(pair[0])))
+        write_json(path, known)
+        print(f"{path.stem} {seed}", flush=True)
 
 
 def toy(options: Options) -> None:
@@ -345,6 +242,15 @@ def bupa(options: Options) -> None:
 
 def pages(folder: Path) -> dict[str, str]:
     """Markdown from the JSON files that are there."""
-    files = {name: folder / f"regularised_{name}.json" for name in TABLES}
-    return {f"regularised_{name}.md": TABLES[name][2](json.loads(file.read_text()))
-            for name, file in files.items() if file.exists()}  # fmt: skip
+    texts = {}
+    for name, (_, _, lines) in TABLES.items():
+        file = folder / f"regularised_{name}.json"
+        if file.exists():
+            results = json.loads(file.read_text())
+            runs = list(results["repetitions"].values())
+            warped = [run.get("automatic, held-out log-loss, transforms", {}).get("transformed", 0) for run in runs]
+            parts = {"n_runs": str(len(runs)), "transformed": str(sum(warped)), "machine": machine_of(results)}
+            texts[f"regularised_{name}.md"] = page(
+                f"regularised_{name}.md", rows=[lines(runs, row) for row in runs[0]], **parts
+            )
+    return texts

@@ -25,7 +25,7 @@ from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS as REGISTRY
 from mixtura.nonnegative.updates import Accelerated, Multiplicative, packed, unpacked, without_idle_weights
 from mixtura.solvers import run
 from mixtura.values.sparse_rows import from_scipy
-from reproduce.sum_penalty import SumPenalised
+from reproduce.nonnegative import SumPenalised
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
