@@ -191,9 +191,9 @@ def test_absent_figures_have_a_reason(tmp_path):
 
 def test_kernels_chosen_among_fewer_widths_are_named():
     record = {"data": "synth", "set": 0, "method": "svm", "n_widths": len(discriminative.WIDTHS)}
-    assert "narrow search:" not in discriminative.searches([record])[0]
+    assert "narrow search:" not in discriminative.searches([record])
     older = {"data": "pima", "set": 0, "method": "rvm"}
-    assert discriminative.searches([record, older])[0].endswith("still of the narrow search: rvm: pima.")
+    assert discriminative.searches([record, older]).endswith("still of the narrow search: rvm: pima.")
     assert not discriminative.is_narrow({"data": "synth", "method": "dgmm"})
 
 
