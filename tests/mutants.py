@@ -40,13 +40,15 @@ class Mutant:
 
 
 def read_mutants(root: Path = ROOT) -> list[Mutant]:
-    """Read the list. A text must occur once in its room: otherwise the mistake is gone, or could be another one."""
+    """Read the list. A text must occur once in the library or in its room: otherwise the mistake is gone or another."""
+    library = root / "src" / "mixtura"
+    sources = {path: path.read_text("utf-8") for path in sorted(library.rglob("*.py"))}
     mutants = []
     for group in tomllib.loads((root / "tests" / "mutants.toml").read_text("utf-8"))["group"]:
-        room = root / "src" / "mixtura" / group["room"]
-        sources = {path: path.read_text("utf-8") for path in sorted(room.rglob("*.py"))}
         for entry in group["mutants"]:
             places = [path for path, source in sources.items() for _ in range(source.count(entry["text"]))]
+            if len(places) > 1:
+                places = [path for path in places if library / group["room"] in path.parents]
             if len(places) != 1:
                 raise ValueError(f"{entry['name']!r}: {entry['text']!r} occurs {len(places)} times in {group['room']}.")
             compile(sources[places[0]].replace(entry["text"], entry["becomes"]), entry["name"], "exec")

@@ -9,6 +9,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from mutants import read_mutants
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
@@ -68,3 +70,7 @@ def test_the_page_of_the_package_index_has_no_links_into_the_repository():
     page = ROOT / PROJECT["project"]["readme"]
     assert all(link.startswith("https://") for link in LINK.findall(page.read_text()))
     assert "urls" not in PROJECT["project"]  # none is invented
+
+
+def test_mistakes_of_make_mutants_are_still_possible():
+    assert len(read_mutants()) >= 80  # it raises where a text is gone
