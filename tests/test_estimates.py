@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.datasets import load_iris, load_wine
 
+from cases import assert_close
 from mixtura import GaussianMixture, MixtureClassifier, load
 from mixtura.datasets import make_ripley
 from mixtura.selection import automatic, estimates
@@ -75,6 +76,22 @@ def test_the_rule_of_all_samples_is_that_of_the_selection(class_prior, monkeypat
     assert np.isclose(loss, model.search_.best.score, rtol=1e-9)
     some = torch.where(torch.arange(len(weights)) % 4 == 0, weights, 0.0)  # a poor sample selects another model
     assert not torch.allclose(seen["rule"](some), log_posteriors)
+
+
+def test_bootstraps_do_not_know_the_class_frequencies_of_the_samples_that_they_leave_out(rng, monkeypatch):
+    seen = {}
+
+    def watched(rule, shares, weights, groups):
+        seen.update(rule=rule, shares=shares, weights=weights)
+        return estimate_performance(rule, shares, weights, groups)
+
+    monkeypatch.setattr(estimates, "estimate_performance", watched)
+    y = np.arange(N_SAMPLES) % 2
+    MixtureClassifier(average=1, random_state=0).fit(rng.normal(size=(N_SAMPLES, 2)) + y[:, None], y)
+    for factor in (1.0, 3.0):
+        weights = seen["weights"] * torch.where(seen["shares"][:, 0] > 0.5, factor, 1.0)
+        average = weights @ seen["rule"](weights).exp() / weights.sum()
+        assert_close(average[0], factor / (factor + 1), 0.03)
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])
