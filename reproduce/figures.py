@@ -1,14 +1,11 @@
-"""Figures of the papers that no estimator needs: bases of images, and features of a network, also as they move."""
+"""The figure of LZZ06: bases of images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.animation import FuncAnimation, PillowWriter
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 
@@ -39,36 +36,6 @@ def plot_bases(model: Any, codes: np.ndarray, parts: np.ndarray, shape: tuple[in
     ax.set_yticks(range(len(model.classes_)), [str(c) for c in model.classes_])
     figure.colorbar(image, ax=ax, label="share of the class in the basis")
     return figure
-
-
-def plot_features(features: np.ndarray, labels: np.ndarray, ax: Axes | None = None) -> Axes:
-    """Plot two-dimensional features of a network in class colours, with the class number at the median."""
-    rows = np.asarray(features, float)
-    ax = plt.subplots()[1] if ax is None else ax
-    colours = plt.get_cmap("tab10")
-    ax.scatter(*rows.T, s=2, c=colours(labels % 10), linewidths=0, rasterized=True)
-    for number in np.unique(labels):
-        middle = np.median(rows[labels == number], axis=0)
-        box = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": colours(number % 10), "alpha": 0.9}
-        ax.text(middle[0], middle[1], str(number), fontsize=8, ha="center", va="center", bbox=box)
-    ax.set(xlabel="feature 0", ylabel="feature 1")
-    return ax
-
-
-def save_moving_features(path: Any, panels: dict[str, np.ndarray], labels: np.ndarray, captions: Sequence[str]) -> None:
-    """Write an animation (GIF) of features that change during training, one panel per network."""
-    figure, axes = plt.subplots(1, len(panels), figsize=(3.1 * len(panels), 3.3), squeeze=False, layout="constrained")
-
-    def draw(frame: int) -> None:
-        for ax, (title, features) in zip(axes[0], panels.items(), strict=True):
-            ax.clear()
-            plot_features(features[frame], labels, ax)
-            ax.set(title=title, xlabel="", ylabel="", xticks=[], yticks=[])
-        figure.suptitle(captions[frame], fontsize=10)
-
-    frames = [*range(len(captions)), *[len(captions) - 1] * 4]  # the last frame is shown longer
-    FuncAnimation(figure, draw, frames).save(str(path), PillowWriter(fps=3), dpi=72)
-    plt.close(figure)
 
 
 def _draw_images(

@@ -10,20 +10,13 @@ import numpy as np
 
 from reproduce import heads
 from reproduce.heads import COLUMNS, METHODS
+from reproduce.tables import row, spread
 
 
 def pages(folder: Path) -> dict[str, str]:
     """Markdown from the JSON files, if any is there."""
     lines = published_lines(folder)
     return {"heads.md": "\n".join(lines).rstrip("\n") + "\n"} if lines else {}
-
-
-def spread(values: list[float], digits: int) -> str:
-    mean, n_runs = float(np.mean(values)), len(values)
-    if n_runs == 1:
-        return f"{mean:.{digits}f}"
-    error = float(np.std(values, ddof=1) / np.sqrt(n_runs)) if n_runs > 1 else float("nan")
-    return f"{mean:.{digits}f} ± {error:.{digits}f}"
 
 
 def published_lines(results: Path) -> list[str]:
@@ -56,7 +49,7 @@ def recipe_lines(title: str, paper: tuple[float, ...], record: dict[str, Any]) -
         cells = [METHODS[method], f"{figure:.2f}"]
         cells += [spread([run[key] for run in own], digits) for key, digits in (("error", 2), ("nll", 3), ("ece", 2))]
         cells += [f"{own[0]['weights']}", spread([run["weights_left"] for run in own], 1)]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(row(*cells))
     if any(run["method"] == "large_margin" and "decay" not in run["settings"] for run in runs):
         lines += ["", "Large-margin softmax was run with the full margin after half an epoch, by which classes merge."]
     return [*lines, "", *equal_weights(runs)]
@@ -66,8 +59,8 @@ def equal_weights(runs: list[dict[str, Any]]) -> list[str]:
     """Mean test errors of the heads at the same numbers of weights."""
     curves = {method: [dict(map(tuple, run["curve"])) for run in runs if run["method"] == method] for method in METHODS}
     counts = sorted({count for own in curves.values() for count in own[0]})
-    lines = ["| weights left | " + " | ".join(str(count) for count in counts) + " |", "|---" * (len(counts) + 1) + "|"]
+    lines = [row("weights left", *counts), "|---" * (len(counts) + 1) + "|"]
     for method, own in curves.items():
         means = [f"{np.mean([each[count] for each in own]):.2f}" if count in own[0] else "" for count in counts]
-        lines.append(f"| {METHODS[method]}, error % | " + " | ".join(means) + " |")
+        lines.append(row(f"{METHODS[method]}, error %", *means))
     return [*lines, ""]

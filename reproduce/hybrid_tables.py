@@ -7,10 +7,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from reproduce.hybrid import BASIC_PIXELS, OF_AVERAGE, ON_CPU
 from reproduce.stamps import published
+from reproduce.tables import page, spread
 
 HYBRID_ROWS = {  # of the paper -> tables of hybrid.json
     "MNIST": "MNIST", "MNIST (pca50)": "MNIST (pca50)", "Basic": "basic", "Basic (pca50)": "basic (pca50)",
@@ -36,12 +35,10 @@ PAPER_FEW = [int(n_labels) for n_labels in published()["RPTP18 table 2"]["column
 
 
 def shown(runs: dict[str, Any] | None, key: str = "test") -> str:
-    """Mean and standard error over seeds."""
+    """Mean, standard error and number of seeds."""
     if not runs:
         return ""
-    values = [run[key] for run in runs.values()]
-    mean = f"{np.mean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.2f} ({len(values)})"
+    return spread([run[key] for run in runs.values()]) + (f" ({len(runs)})" if len(runs) > 1 else "")
 
 
 def table_one(results: dict[str, Any]) -> list[str]:
@@ -61,22 +58,12 @@ def table_one(results: dict[str, Any]) -> list[str]:
     return lines
 
 
-def caveats(results: dict[str, Any]) -> list[str]:
-    """Counts over table 1 that its figures do not show by themselves."""
-    runs = [
-        run
-        for name in PAPER
-        for table in (name, f"{name}, searched")
-        for row, own in results.get(table, {}).items()
-        if row in COLUMNS and row != "LL"
-        for run in own.values()
-    ]
-    untouched = sum(run.get("epoch") == 0 for run in runs)
-    return [
-        f"{untouched} of {len(runs)} hybrid and discriminative runs ended at epoch 0: they are the EM start itself.",
-        "LL of MNIST pixels has one candidate, so that nothing was chosen there. LL of CIFAR-10 has one seed and 5, 10",
-        "or 20 components per class (diagonal: 20 or 50).",
-    ]
+def untouched(results: dict[str, Any]) -> str:
+    """How many runs of table 1 are their start."""
+    names = [table for name in PAPER for table in (name, f"{name}, searched")]
+    rows = [own for name in names for row, own in results.get(name, {}).items() if row in COLUMNS and row != "LL"]
+    runs = [run for own in rows for run in own.values()]
+    return f"{sum(run.get('epoch') == 0 for run in runs)} of {len(runs)}"
 
 
 def of_noise(results: dict[str, Any]) -> list[str]:
@@ -124,23 +111,8 @@ def few(results: dict[str, Any]) -> list[str]:
     return lines
 
 
-INGREDIENTS = (
-    "Our first attempts at SSL (EM over all rows, then large margin) were far from the published errors. Three "
-    "ingredients of the authors' program were missing, of which the paper says nothing:",
-    "- The start of the low-rank factor. A covariance of few samples has few directions beyond epsilon I, and columns "
-    "of the factor that start at zero have a gradient of zero: they are never learned. (This start was sought on one "
-    "subset, whose test errors were seen.)",
-    "- The labeled samples. The paper has one subset of 100, on which its settings were tuned with 50 trials; rows "
-    '"EM start" show how much subsets differ.',
-    "- The coordinates of Adam. mixtura rotates the columns of a factor so that its first rows are triangular, which "
-    "leaves out redundant parameters. The program steps along all entries, so that features with many entries move "
-    'faster (rows "with triangular columns").',
-    "Rows of 10 and 30 epochs are fewer than the paper's 100; 30 were run when the test error after 10 was known.",
-)
-
-
 def wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 118, subsequent_indent="  " if text.startswith("- ") else "")
+    return textwrap.wrap(text, 118)
 
 
 def missing(results: dict[str, Any]) -> list[str]:
@@ -163,7 +135,7 @@ def pages(folder: Path) -> dict[str, str]:
     if spread.exists():  # rows of ours (studies/README.md)
         own = json.loads(spread.read_text())["few labels"]
         results["few labels"] = {**own, **results.get("few labels", {})}
-    return {"hybrid.md": page(results)}
+    return {"hybrid.md": text_of(results)}
 
 
 def without_missing(results: dict[str, Any]) -> list[str]:
@@ -178,75 +150,16 @@ def without_missing(results: dict[str, Any]) -> list[str]:
     )
 
 
-def page(results: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+def text_of(results: dict[str, Any]) -> str:
     runs = [run for name in PAPER for run in results.get(name, {}).get("LM", {}).values()]
-    epochs = sorted({len(run["curve"]) - 1 for run in runs})
     on_cpu = [run for rows in results.get(ON_CPU, {}).values() for run in rows.values() if "curve" in run]
-    cpu_epochs = ", ".join(map(str, sorted({len(run["curve"]) - 1 for run in on_cpu})))
-    lines = [
-        "# Hybrid training: Roth, Peharz, Tschiatschek & Pernkopf (2018)",
-        "",
-        f"Written by `python -m reproduce rptp18-table1`; {versions}.",
-        "Errors in per cent; mean ± standard error (seeds).",
-        "",
-        "## Table 1",
-        "",
-        *table_one(results),
-        "",
-        "Published settings: steps, margins, trade-offs, ranks and components of the authors' program; LM and CLL take",
-        "those of the hybrids with a trade-off of 0, as none of their own are published, and the drawn variants",
-        f"those of Basic; epochs: {', '.join(map(str, epochs))} (the paper has 500 for variants).",
-        "Settings by validation: chosen by a search on the validation samples",
-        "([its page](../../studies/results/hybrid_search.md)); LL of pca50: sizes and priors, by digit. Average of",
-        "5 starts: the mean of the densities that EM finds from five starts (Ormoneit & Tresp 1995), a mixture.",
-        "Averages of two or three are the starts of most hybrids with settings by validation. An error is that of the",
-        "epoch with the best validation error.",
-        "",
-        *caveats(results),
-        *of_noise(results),
-        "",
-        "## Further rows",
-        "",
-        *others(results),
-        "",
-        f"On a CPU: published settings, {cpu_epochs} epochs.",
-        "",
-        "## Table 2: few labels among 50000 rows (pca50)",
-        "",
-        *few(results),
-        "",
-        *wrapped(
-            "SV and SSL are the methods of the paper, SSL with the published settings "
-            "(reproduce/few_labels.py); the other rows are ours. Rows with the paper's labeled samples have "
-            "the samples, the start, the coordinates and the minibatches of the authors' program. Rows SV and SSL "
-            "without these words are from an earlier version: other samples, triangular columns (below), and "
-            "minibatches of 100 for SV, where the paper has 1 for 100 labels and 10 for 1000."
-        ),
-        "",
-        *(line for part in INGREDIENTS for line in (*wrapped(part), "")),
-        "",
-        *wrapped(
-            "The candidates of the earlier SV rows were changed twice, to other numbers of components and values of "
-            "epsilon, when test errors of the earlier ones (100 labels, one subset) had been seen; each time six "
-            "trials choose on validation samples."
-        ),
-        "",
-        'Labels spread along nearest neighbours in pixels (in `init="spread"`: of the 50 components) make the start;',
-        "EM then knows the given labels alone. Paper's protocol: 10000 labeled validation rows choose neighbours,",
-        "components, iterations, and whether LM follows, with the given labels, those found by EM or those spread. No",
-        "validation labels: 10 neighbours, 10 components, EM until it converges. The paper has one subset each.",
-        "",
-        "## Figure 3a: cells removed from test rows",
-        "",
-        *missing(results),
-        "",
-        "![The same as curves](hybrid_missing.png)",
-        "",
-        *without_missing(results),
-        "",
-        "## Speed",
-        "",
-        "Times on a GPU and on a CPU are in [benchmarks/results/hybrid.md](../../benchmarks/results/hybrid.md).",
-    ]
-    return "\n".join(lines) + "\n"
+    epochs, cpu_epochs = (", ".join(map(str, sorted({len(run["curve"]) - 1 for run in own}))) for own in (runs, on_cpu))
+    parts = {"table_one": table_one, "untouched": untouched, "of_noise": of_noise, "others": others, "few": few}
+    parts |= {"missing": missing, "without_missing": without_missing}
+    return page(
+        "hybrid.md",
+        versions=", ".join(f"{name} {version}" for name, version in results["versions"].items()),
+        epochs=epochs,
+        cpu_epochs=cpu_epochs,
+        **{name: part(results) for name, part in parts.items()},
+    )

@@ -7,16 +7,20 @@ from it.
 
 from __future__ import annotations
 
+import itertools
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from mixtura import SparseMixtureClassifier
 from mixtura.datasets import make_checkerboard
 from reproduce.options import Options
-from reproduce.sparse_table import PUBLISHED, done, machine, mean_and_error, one_thread
-from reproduce.stamps import write_json
+from reproduce.sparse_table import PUBLISHED
+from reproduce.stamps import machine, write_json
+from reproduce.tables import finished, machine_of, mean_and_error, page, row
 
 INITIAL = [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
 N_SETS = 5
@@ -35,25 +39,6 @@ def run_one(method: str, initial: int, seed: int) -> dict:
         "weights": model.n_weights_,
         "reduction": 100 * (1 - model.n_weights_ / n_start),
     }
-
-
-def as_markdown(results: dict) -> str:
-    lines = ["# Appendix B of Hayashi & Uchida (2021)", ""]
-    lines += ["Written by `python -m reproduce hu21-appendix-b` from sparse_components.json: mean ± standard error"]
-    lines += ["over drawn sets, one start each. Printed: components equal the initial number up to 8 and are"]
-    lines += ["reduced from 10 on, 8 of 20 removed; more than 99 % of the weights removed in any case.", ""]
-    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
-    lines += [
-        "| algorithm | initial components | sets | error % | components | weights | weights removed % |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for method in METHODS:
-        for initial in INITIAL:
-            if parts := summary(results, method, initial):
-                cells = [f"{mean:.2f} ± {error:.2f}" for mean, error in parts]
-                n_sets = len(results["runs"][f"{method}/{initial}"])
-                lines.append("| " + " | ".join([method, str(initial), str(n_sets), *cells]) + " |")
-    return "\n".join([*lines, ""]).replace(" ± nan", "")
 
 
 KEYS = {"error": "test error %", "components": "components", "weights": "weights", "reduction": "weights removed %"}
@@ -83,7 +68,8 @@ def draw(results: dict, path: Path) -> None:
 
 
 def compute(options: Options) -> None:
-    one_thread()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     path = options.out / "sparse_components.json"
     results = json.loads(path.read_text()) if path.exists() else {"runs": {}}
     tasks = [
@@ -95,7 +81,7 @@ def compute(options: Options) -> None:
     ]
     if tasks:
         results["machine"] = machine()
-    for (method, initial, seed), record in done(tasks, run_one, options.jobs):
+    for (method, initial, seed), record in finished(run_one, tasks, options.jobs):
         results["runs"].setdefault(f"{method}/{initial}", {})[str(seed)] = record
         print(method, initial, seed, record, flush=True)
         write_json(path, results)
@@ -104,5 +90,12 @@ def compute(options: Options) -> None:
 
 def pages(folder: Path) -> dict[str, str]:
     """Markdown from the JSON file, if it is there."""
-    path = folder / "sparse_components.json"
-    return {"sparse_components.md": as_markdown(json.loads(path.read_text()))} if path.exists() else {}
+    path, rows = folder / "sparse_components.json", []
+    if not path.exists():
+        return {}
+    results = json.loads(path.read_text())
+    for method, initial in itertools.product(METHODS, INITIAL):
+        if parts := summary(results, method, initial):
+            cells = [f"{mean:.2f} ± {error:.2f}".removesuffix(" ± nan") for mean, error in parts]
+            rows.append(row(method, initial, len(results["runs"][f"{method}/{initial}"]), *cells))
+    return {"sparse_components.md": page("sparse_components.md", rows=rows, machine=machine_of(results))}

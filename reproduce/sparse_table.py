@@ -9,12 +9,10 @@ accuracy of cross-validation, where equal ones go to the widest kernel.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import textwrap
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,20 +28,11 @@ from sklearn.preprocessing import StandardScaler
 from mixtura import RelevanceVectorClassifier, SparseMixtureClassifier
 from reproduce.data import load
 from reproduce.options import Options
-from reproduce.stamps import machine, write_json
+from reproduce.stamps import machine, published, write_json
+from reproduce.tables import finished, machine_of, page, row, spread
 
-RESULTS = Path(__file__).parent / "results"
 NAMES = ["ripley", "titanic", "breast_cancer", "banana", "waveform"]
 GAMMAS = [1 / 32, 1 / 16, 1 / 8, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
-# Error % and number of weights as printed; the figures for the relevance vector machine are Tipping's (2001).
-PAPER = {
-    "sdgm": {"ripley": (9.1, 6), "waveform": (10.1, 11.0), "banana": (10.6, 11.1), "titanic": (22.6, 74.5),
-             "breast_cancer": (29.4, 15.7)},
-    "rvm": {"ripley": (9.3, 4), "waveform": (10.9, 14.6), "banana": (10.8, 11.4), "titanic": (23.0, 65.3),
-            "breast_cancer": (29.9, 6.3)},
-    "gp": {"ripley": (9.1, 250), "waveform": (10.4, 400), "banana": (10.5, 400), "titanic": (22.6, 150),
-           "breast_cancer": (30.4, 200)},
-}  # fmt: skip
 METHODS = {
     "sdgm": "SparseMixtureClassifier, defaults (best evidence of 3 starts)",
     "sdgm_one_start": "SparseMixtureClassifier, one start",
@@ -75,24 +64,6 @@ def splits(name: str) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
     return distinct
 
 
-def done(tasks: list[tuple], work: Callable, processes: int) -> Iterator[tuple[tuple, dict]]:
-    """Tasks and what work(*task) gave, in the order in which they end; each process has one thread."""
-    if processes == 1:
-        for task in tasks:
-            yield task, work(*task)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, initializer=one_thread) as pool:
-        pending = {pool.submit(work, *task): task for task in tasks}
-        for future in as_completed(pending):
-            yield pending[future], future.result()
-
-
-def one_thread() -> None:
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-
-
 def score_of(name: str, gamma: float, number: int) -> float:
     """The log evidence of a relevance vector machine on the training rows of a split."""
     X, y, _, _ = splits(name)[number]
@@ -114,7 +85,7 @@ def scores(name: str, method: str, processes: int) -> list[float]:
     numbers = range(min(5, len(splits(name))))
     totals = dict.fromkeys(GAMMAS, 0.0)
     tasks = [(name, gamma, number) for gamma in GAMMAS for number in numbers]
-    for (_, gamma, _), losses in done(tasks, SCORES[method], processes):
+    for (_, gamma, _), losses in finished(SCORES[method], tasks, processes):
         totals[gamma] += losses / len(numbers)
     return list(totals.values())
 
@@ -190,54 +161,19 @@ def by_split(name: str, runs: dict[str, dict], key: str) -> list[float]:
     return [float(np.mean(values)) for values in groups.values()]
 
 
-def mean_and_error(values: list[float]) -> tuple[float, float]:
-    error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
-    return float(np.mean(values)), error
+def paper_of(name: str, method: str) -> tuple[Any, Any]:
+    """Error % and number of weights as printed; those of the relevance vector machine are Tipping's (2001)."""
+    error, weights = (published()[f"HU21 table 1, {part}"] for part in ("error", "weights"))
+    key, place = name.replace("_", " ").title(), error["columns"].index(method.split("_")[0].upper())
+    return error["rows"][key][place], weights["rows"][key][place]
 
 
-def as_markdown(results: dict) -> str:
-    lines = ["# Table 1 of Hayashi & Uchida (2021)", ""]
-    lines += ["Written by `python -m reproduce hu21-table1` from sparse_table.json. Mean ± standard error over"]
-    lines += ["distinct splits (Ripley: over starts). Seconds are processor time of one fit.", ""]
-    lines += ["Machine: " + ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
-    lines += ["## How the settings came about", "", *paragraphs(SETTLED)]
-    lines += ["## Table", ""]
-    lines += ['The published algorithm is evidence="published", the exact Hessian evidence={"hessian": "exact"}.', ""]
-    lines += ["| data | method | runs | error % | paper | weights | paper | seconds |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
-    for name in NAMES:
-        for method, title in METHODS.items():
-            runs = results["runs"].get(f"{name}/{method}", {})
-            if not runs:
-                continue
-            error, weights = (mean_and_error(by_split(name, runs, key)) for key in ("error", "weights"))
-            paper = PAPER.get(method.split("_")[0], {}).get(name, ("", ""))
-            seconds = np.mean([run["seconds"] for run in runs.values()])
-            lines.append(
-                f"| {name} | {title} | {len(runs)} | {error[0]:.2f} ± {error[1]:.2f} | {paper[0]} | {weights[0]:.1f} ± "
-                f"{weights[1]:.1f} | {paper[1]} | {seconds:.2f} |"
-            )
-    lines += [
-        "",
-        *chosen_by_evidence(results),
-        *variation(results),
-        "A mixture of Gaussian processes is missing: there is no public code for the",
-    ]
-    lines += ["one that the paper compares with, and the paper does not state its settings.", ""]
-    return "\n".join(lines).replace(" ± nan", "")
-
-
-SETTLED = (
-    "Inputs are divided by their standard deviations and by the root of their number. The paper states no scaling; "
-    "this one is of the first version of the library, from before any figure of this table, and no other was tried "
-    'but none at all (row "inputs not scaled").',
-    "The defaults are not blind to this table. Test errors of a first version were recorded on 15 November 2026; "
-    "after that, on the same day, the trial of one component per class and its odds (component_trials), the prior "
-    "variance at the start (start_variance) and the prior of prior variances (expected_variance) were settled, on "
-    "folds of training rows and on simulated sets (studies/results/sparse_settings.md and sparse_simulations.md), "
-    "and the table was computed again after each. docs/theory.md, (component-trial), has the errors of a rule that "
-    "was measured here and not kept. Rows of the published algorithm have none of these.",
-)
+def cells_of(name: str, method: str, runs: dict[str, dict]) -> str:
+    """A line of the table."""
+    error, weights = (by_split(name, runs, key) for key in ("error", "weights"))
+    paper = paper_of(name, method)
+    seconds = f"{np.mean([run['seconds'] for run in runs.values()]):.2f}"
+    return row(name, METHODS[method], len(runs), spread(error), paper[0], spread(weights, 1), paper[1], seconds)
 
 
 def variation(results: dict) -> list[str]:
@@ -248,20 +184,20 @@ def variation(results: dict) -> list[str]:
     if not starts or len(waves) < 2 or not all(others):
         return []
     errors = np.array([run["error"] for run in starts.values()])
-    ripley, waveform = (PAPER["sdgm"][name][0] for name in ("ripley", "waveform"))
+    ripley, waveform = (paper_of(name, "sdgm")[0] for name in ("ripley", "waveform"))
     below = int((errors.round(1) <= ripley).sum())
     own = np.array([run["error"] for run in waves.values()])
-    published = np.array([runs["waveform/sdgm_published"][number]["error"] for number in waves])
-    apart, difference = mean_and_error((own - waveform).tolist()), mean_and_error((own - published).tolist())
-    means = [start_means(other) for other in others]
+    other = np.array([runs["waveform/sdgm_published"][number]["error"] for number in waves])
+    apart, difference = spread((own - waveform).tolist()), spread((own - other).tolist())
+    means = [start_means(each) for each in others]
     text = (
         f"Ripley is one split, and the published {ripley} % is one run: of {len(errors)} starts of the published "
         f"algorithm {below} have at most that error (mean {errors.mean():.2f} %, standard deviation "
         f"{errors.std(ddof=1):.2f}).",
         f"Waveform has {len(own)} splits here and 100 in the paper ({waveform} %). Errors of the splits range from "
-        f"{own.min():.2f} to {own.max():.2f} %. Defaults are {apart[0]:.2f} ± {apart[1]:.2f} above the published "
-        f"figure, and {difference[0]:.2f} ± {difference[1]:.2f} above the published algorithm on the same splits, "
-        f"whose mean is {published.mean():.2f} %. With one start per fit the defaults are worse: "
+        f"{own.min():.2f} to {own.max():.2f} %. Defaults are {apart} above the published "
+        f"figure, and {difference} above the published algorithm on the same splits, "
+        f"whose mean is {other.mean():.2f} %. With one start per fit the defaults are worse: "
         f"means over splits of {len(means[0])} starts lie between {min(means[0]):.2f} and {max(means[0]):.2f} % "
         f"(defaults) and between {min(means[1]):.2f} and {max(means[1]):.2f} % (published algorithm).",
     )
@@ -301,7 +237,8 @@ def chosen_gamma(results: dict, key: str) -> float:
 
 
 def compute(options: Options) -> None:
-    one_thread()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     path = options.out / "sparse_table.json"
     results = json.loads(path.read_text()) if path.exists() else {"runs": {}, "scores": {}}
     chosen = {}
@@ -324,7 +261,7 @@ def compute(options: Options) -> None:
     ]
     if tasks:
         results["machine"] = machines(results)
-    for (method, name, number, _), record in done(tasks, run_one, options.jobs):
+    for (method, name, number, _), record in finished(run_one, tasks, options.jobs):
         results["runs"].setdefault(f"{name}/{method}", {})[str(number)] = record
         print(name, method, number, record, flush=True)
         write_json(path, results)
@@ -333,4 +270,11 @@ def compute(options: Options) -> None:
 def pages(folder: Path) -> dict[str, str]:
     """Markdown from the JSON file, if it is there."""
     path = folder / "sparse_table.json"
-    return {"sparse_table.md": as_markdown(json.loads(path.read_text()))} if path.exists() else {}
+    if not path.exists():
+        return {}
+    results = json.loads(path.read_text())
+    runs = {(n, m): own for n in NAMES for m in METHODS if (own := results["runs"].get(f"{n}/{m}"))}
+    rows, lists = [cells_of(*key, own) for key, own in runs.items()], (chosen_by_evidence(results), variation(results))
+    chosen, variations = ("".join(f"{line}\n" for line in lines) for lines in lists)
+    text = page("sparse_table.md", rows=rows, chosen=chosen, variation=variations, machine=machine_of(results))
+    return {"sparse_table.md": text}

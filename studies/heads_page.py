@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from reproduce.head_report import spread
 from reproduce.heads import COLUMNS, METHODS, Column
 from reproduce.stamps import RESULTS
+from reproduce.tables import spread
 
 PAGE = Path(__file__).parent / "results" / "heads.md"
 HEADINGS = (

@@ -18,6 +18,7 @@ MOVED = {
     "mixtura.plotting.Curve": "examples/demo.py of a source checkout",
     "mixtura.plotting.demo_picture": "examples/demo.py of a source checkout",
     "mixtura.plotting.plot_bases": "reproduce.figures.plot_bases of a source checkout",
+    "mixtura.plotting.plot_features": "studies.heads.plot_features of a source checkout",
     "mixtura.datasets.load_usps": 'reproduce.data.load("usps") of a source checkout',
     "mixtura.cli.demo": "examples/demo.py of a source checkout",
 }

@@ -34,8 +34,9 @@ __all__ = [
 __getattr__ = look_up_moved(
     __name__,
     {
-        name: f"reproduce.figures.{name} of a source checkout"
-        for name in ("plot_bases", "plot_features", "save_moving_features")
+        "plot_bases": "reproduce.figures.plot_bases of a source checkout",
+        "plot_features": "studies.heads.plot_features of a source checkout",
+        "save_moving_features": "studies.heads.save_moving_features of a source checkout",
     }
     | dict.fromkeys(("Curve", "demo_picture"), "examples/demo.py of a source checkout"),
 )
