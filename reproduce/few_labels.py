@@ -46,38 +46,20 @@ EPOCHS = 100  # in the paper
 
 @dataclass(frozen=True)
 class Published:
-    """Components per digit, epsilon, step size, margin (None: conditional likelihood), lambda, kappa, rank."""
+    """Components per digit, epsilon, step size, lambda, kappa, margin (None: conditional likelihood), rank."""
 
     k: int
     epsilon: float
     step: float
-    margin: float | None
     tradeoff: float
     kappa: float
+    margin: float | None = None
     rank: int = 25
 
 
 SETTINGS = {
-    "SSL (LM)": {
-        100: Published(3, 0.1, 1.50e-4, 0.286, 9.1e-4, 9.1e-4),
-        250: Published(3, 0.1, 1.39e-3, 0.01, 0.9991, 9.1e-4),
-        500: Published(4, 0.1, 7.15e-4, 0.144, 9.2e-4, 9.1e-4),
-        1000: Published(5, 0.1, 1.33e-4, 0.01, 0.9991, 0.918),
-        2500: Published(5, 0.1, 7.19e-4, 0.01, 0.0398, 9.1e-4),
-        5000: Published(5, 0.1, 1.0e-5, 0.01, 0.9991, 1.08e-3),
-        10_000: Published(5, 0.01, 5.32e-3, 100.0, 0.1227, 9.1e-4),
-        25_000: Published(5, 0.01, 1.03e-3, 100.0, 0.7376, 0.9991),
-    },
-    "SSL (CLL)": {
-        100: Published(3, 0.1, 5.97e-4, None, 9.1e-4, 0.984),
-        250: Published(3, 0.1, 1.17e-3, None, 9.1e-4, 0.0817, 23),
-        500: Published(5, 0.1, 4.33e-5, None, 0.9991, 9.1e-4),
-        1000: Published(5, 0.1, 1.0e-5, None, 0.9989, 0.563),
-        2500: Published(5, 0.1, 4.36e-4, None, 9.1e-4, 9.1e-4),
-        5000: Published(5, 0.1, 1.0e-4, None, 0.0330, 9.1e-4),
-        10_000: Published(5, 0.1, 1.0e-5, None, 9.2e-4, 5.66e-3),
-        25_000: Published(5, 0.1, 4.02e-4, None, 9.3e-4, 0.9991),
-    },
+    row: {int(count): Published(**own) for count, own in counts.items()}
+    for row, counts in base.ENTRIES["few_labels"].items()
 }
 ROWS = ("SV (LM)", "SSL (LM)", "SV (CLL)", "SSL (CLL)")
 EM_START = "EM start of SSL (LM)"
@@ -86,7 +68,7 @@ EM_START = "EM start of SSL (LM)"
 def supervised_settings(n_labels: int, margin: float | None) -> list[Published]:
     """Components per digit and epsilon of the supervised rows; trade-off 0.1, step size 1e-4, margin of LM 10."""
     counts = (1, 3) if n_labels <= 250 else (1, 5)
-    return [Published(k, epsilon, 1e-4, margin, 0.1, 1.0) for k in counts for epsilon in (0.1, 0.3)]
+    return [Published(k, epsilon, 1e-4, 0.1, 1.0, margin) for k in counts for epsilon in (0.1, 0.3)]
 
 
 def start_of(x: torch.Tensor, labels: torch.Tensor, own: Published, seed: int, plain: bool = True) -> Mixture:

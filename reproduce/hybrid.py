@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import platform
 import time
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,40 +59,6 @@ class Settings:
     epsilon: float = 0.1
 
 
-# As in the authors' program.
-PCA50 = {
-    "margin": Settings((20, 4, 15, 12, 10, 8, 15, 13, 20, 15), 2.07e-3, 0.2458, 25, 59.7),
-    "conditional": Settings((17, 5, 19, 7, 20, 11, 19, 8, 20, 10), 1.29e-4, 9.11e-4, 22),
-}
-DIAGONAL = {
-    "margin": Settings((100, 100, 100, 67, 100, 100, 58, 95, 100, 97), 1e-2, 0.0546, margin=99.7),
-    "conditional": Settings((78, 68, 55, 100, 100, 100, 100, 100, 92, 89), 1e-2, 9.11e-4),
-}
-PIXELS = {
-    "margin": Settings((19, 20, 20, 17, 18, 20, 11, 20, 16, 9), 5.67e-4, 0.0822, 25, 100.0),
-    "conditional": Settings((19, 20, 20, 17, 18, 20, 11, 20, 16, 9), 4.28e-4, 0.0580, 25),
-}
-# Of Basic, which the other variants take too.
-BASIC = {"margin": Settings((6, 19, 20, 4, 13, 4, 9, 6, 7, 7), 1e-4, 8.89e-3, 24, 30.5)}
-BASIC_CONDITIONAL = {"conditional": Settings((4, 2, 11, 4, 1, 4, 1, 1, 8, 1), 3.32e-3, 0.2634, 25, epsilon=1e-3)}
-BASIC_DIAGONAL = {
-    "margin": Settings((37, 52, 97, 74, 71, 82, 59, 45, 100, 75), 9.99e-3, 9.11e-4, margin=80.2),
-    "conditional": Settings((16, 100, 37, 37, 23, 40, 44, 43, 36, 48), 1e-2, 9.11e-4, epsilon=1e-3),
-}
-BASIC_PIXELS = {
-    "margin": Settings((17, 20, 20, 7, 11, 9, 20, 18, 20, 20), 1.92e-4, 0.7975, 25, 100.0),
-    "conditional": Settings((17, 20, 20, 7, 11, 9, 20, 18, 20, 20), 8.10e-4, 0.9957, 25),
-}
-BASIC_PIXELS_DIAGONAL = {
-    "margin": Settings((21, 42, 100, 96, 85, 100, 100, 100, 74, 43), 1e-2, 1.08e-3, margin=100.0),
-    "conditional": Settings((21, 42, 100, 96, 85, 100, 100, 100, 74, 43), 8.97e-4, 9.25e-4),
-}
-PIXELS_DIAGONAL = {
-    "margin": Settings((77, 14, 98, 100, 100, 99, 34, 89, 100, 61), 3.40e-3, 6.90e-3, margin=97.9),
-    "conditional": Settings((77, 14, 98, 100, 100, 99, 34, 89, 100, 61), 3.04e-3, 9.11e-4),
-}
-
-
 @dataclass(frozen=True)
 class Start:
     """How EM fits the start of a hybrid, and the structure of the hybrid.
@@ -129,102 +97,60 @@ def published_cells(plans: dict[str, Settings], em: str, structure: str, prior: 
     return cells
 
 
-# Priors of pca50 were chosen on the validation samples with EM alone.
-STRONG, WEAK = (100.0, 0.3), (10.0, 0.3)
-VARIANTS = ("basic", "rotated", "random")
-ON_CPU = "MNIST (pca50), on a CPU"
-# With the start and the parameters of the authors' program.
-AUTHORS = {
-    "margin": replace(PCA50["margin"], epsilon=1e-3),
-    "conditional": replace(PCA50["conditional"], epsilon=0.1),
-}
-PUBLISHED: dict[str, dict[str, Cell]] = {
-    "MNIST (pca50)": published_cells(PCA50, "full", "low_rank_precision", STRONG),
-    "MNIST (pca50), authors' start": published_cells(AUTHORS, "full", "plain precision"),
-    "MNIST (pca50), diagonal": published_cells(DIAGONAL, "diag", "diag", WEAK),
-    "MNIST": published_cells(PIXELS, "low_rank", "low_rank"),
-    "MNIST, diagonal": published_cells(PIXELS_DIAGONAL, "diag", "diag"),
-}
-for _name in VARIANTS:
-    PUBLISHED |= {
-        f"{_name} (pca50)": published_cells(BASIC, "full", "low_rank_precision", STRONG)
-        | published_cells(BASIC_CONDITIONAL, "full", "plain"),
-        f"{_name} (pca50), diagonal": published_cells(BASIC_DIAGONAL, "diag", "diag"),
-        _name: published_cells(BASIC_PIXELS, "low_rank", "low_rank"),
-        f"{_name}, diagonal": published_cells(BASIC_PIXELS_DIAGONAL, "diag", "diag"),
-    }
+def read(kind: type, entry: dict[str, Any]) -> Any:
+    """Settings or a start from an entry of hybrid.toml."""
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()})
 
 
 def each(count: int) -> tuple[int, ...]:
     return (count,) * 10
 
 
-# Components per digit that validation samples chose for the variants, and the starts of the cells below.
-SIZES = {
-    "basic": (15, 7, 7, 4, 4, 4, 4, 10, 4, 20),
-    "rotated": (10, 4, 10, 7, 15, 4, 10, 15, 10, 15),
-    "random": (2, 4, 4, 7, 2, 4, 4, 7, 4, 4),
+ENTRIES = tomllib.loads((Path(__file__).parent / "hybrid.toml").read_text("utf-8"))
+SETTINGS: dict[str, dict[str, Settings]] = {
+    name: {kind: read(Settings, own) for kind, own in plans.items()} for name, plans in ENTRIES["settings"].items()
 }
-OF_PIXELS = Start(PIXELS["margin"].k, em="full", structure="low_rank", rank=50, epsilon=0.05)
-OF_DIAGONAL = Start(each(150), (1.0, 0.5), "diag", "diag")
-AVERAGE = Start(each(15), (50.0, 0.3), n_averaged=3)
+# Components per digit that validation samples chose for the variants, and the starts of chosen cells.
+SIZES = {name: tuple(sizes) for name, sizes in ENTRIES["sizes"].items()}
+STARTS: dict[str, Start] = {name: read(Start, own) for name, own in ENTRIES["starts"].items()}
+OF_AVERAGE, ON_CPU = "LL, average of 5 starts", "MNIST (pca50), on a CPU"
 
 
-def cell_of(
-    start: Start, tradeoff: float, margin: float | None, step: float, epochs: int, averaging: float = 1.0,
-    decay: bool = True, seeds: tuple[int, ...] | None = None,
-) -> Cell:  # fmt: skip
-    own = Settings(start.k, step, tradeoff, start.rank, margin, decay, averaging, start.epsilon)
-    return Cell(start, own, epochs, seeds)
+def published_tables() -> dict[str, dict[str, Cell]]:
+    """Tables with the settings of the authors' program."""
+    tables: dict[str, dict[str, Cell]] = {}
+    for entry in ENTRIES["published"]:
+        prior = tuple(entry["prior"]) if "prior" in entry else None
+        cells = published_cells(SETTINGS[entry["settings"]], entry["em"], entry["structure"], prior)
+        for name in SIZES if "*" in entry["table"] else [""]:
+            tables.setdefault(entry["table"].replace("*", name), {}).update(cells)
+    return tables
 
 
-CHOSEN: dict[str, dict[str, Cell]] = {
-    "MNIST": {
-        "LL": Cell(replace(OF_PIXELS, rank=25, epsilon=0.1)),
-        "LL+LM": cell_of(OF_PIXELS, 0.08, 80.0, 4e-4, 15, 0.01),
-        "LM": cell_of(replace(OF_PIXELS, k=each(10)), 0.0, 50.0, 4e-4, 8, 0.01),
-        "LL+CLL": cell_of(replace(OF_PIXELS, n_averaged=2), 0.08, None, 2e-4, 15, 0.01),
-        "CLL": cell_of(OF_PIXELS, 0.0, None, 2e-4, 8, 0.01),
-    },
-    "MNIST (pca50)": {
-        "LL+LM": cell_of(AVERAGE, 0.3, 60.0, 1e-3, 15),
-        "LM": cell_of(AVERAGE, 0.0, 20.0, 2e-4, 10),
-        "LL+CLL": cell_of(AVERAGE, 0.5, None, 2e-4, 10),
-        "CLL": cell_of(AVERAGE, 0.0, None, 5e-5, 10),
-    },
-    "MNIST (pca50), diagonal": {
-        "LL+LM": cell_of(OF_DIAGONAL, 0.01, 90.0, 1.8e-2, 40, 0.01),
-        "LM": cell_of(OF_DIAGONAL, 0.0, 130.0, 2e-2, 40, 0.01),
-        "LL+CLL": cell_of(OF_DIAGONAL, 0.0021358160270169143, None, 0.014588743102581802, 40, 0.002, decay=False),
-        "CLL": cell_of(Start(each(250), (4.0, 0.5), "diag", "diag"), 0.0, None, 0.007531322027536263, 40, 0.002, False),
-    },
-    **{
-        f"{name} (pca50)": {
-            "LL+LM": cell_of(replace(AVERAGE, k=k), tradeoff, margin, 5e-4, 40),
-            "LM": cell_of(replace(AVERAGE, k=k), 0.0, 30.0, 3e-4, 20),
-            "LL+CLL": cell_of(replace(AVERAGE, k=k), 0.5, None, 2e-4, 40),
-            "CLL": cell_of(replace(AVERAGE, k=k), 0.0, None, 5e-5, 20),
-        }
-        for (name, k), (tradeoff, margin) in zip(SIZES.items(), ((0.6, 60.0), (0.6, 60.0), (0.3, 30.0)), strict=True)
-    },
-    "CIFAR-10 (pca50)": {
-        row: cell_of(Start(each(10), (50.0, 0.3)), *own, 10, seeds=(100,))
-        for row, own in {"LL+LM": (0.3, 60.0, 1e-3), "LM": (0.0, 20.0, 2e-4), "LL+CLL": (0.5, None, 2e-4),
-                         "CLL": (0.0, None, 5e-5)}.items()
-    },
-    "CIFAR-10 (pca50), diagonal": {
-        row: cell_of(Start(each(50), (4.0, 0.5), "diag", "diag"), *own, 10, 0.01, seeds=(100,))
-        for row, own in {"LL+LM": (0.01, 90.0, 1.8e-2), "LM": (0.0, 130.0, 2e-2), "LL+CLL": (0.074, None, 1e-2),
-                         "CLL": (0.0, None, 1.2e-2)}.items()
-    },
-}  # fmt: skip
+def chosen_cell(entry: dict[str, Any]) -> Cell:
+    """A start, what differs from it, and the training, if there is any."""
+    entry = {"decay": True, **entry}
+    start = STARTS[entry.pop("start")]
+    if "each" in entry:
+        entry["k"] = each(entry.pop("each"))
+    if "sizes" in entry:
+        entry["k"] = SIZES[entry.pop("sizes")]
+    own = {field.name: entry.pop(field.name) for field in fields(Start) if field.name in entry}
+    start, seeds, epochs = replace(start, **read(dict, own)), entry.pop("seeds", None), entry.pop("epochs", EPOCHS)
+    if "step" not in entry:
+        return Cell(start)
+    settings = Settings(start.k, rank=start.rank, epsilon=start.epsilon, **entry)
+    return Cell(start, settings, epochs, None if seeds is None else tuple(seeds))
+
+
+PUBLISHED = published_tables()
+CHOSEN = {table: {row: chosen_cell(own) for row, own in rows.items()} for table, rows in ENTRIES["chosen"].items()}
 # LL of averages over five starts (Ormoneit & Tresp 1995), the start of most chosen cells with three.
 AVERAGES = {
-    "MNIST (pca50)": replace(AVERAGE, n_averaged=5),
-    "MNIST (pca50), diagonal": replace(OF_DIAGONAL, k=each(100), n_averaged=5),
-    **{f"{name} (pca50)": replace(AVERAGE, k=k, n_averaged=5) for name, k in SIZES.items()},
+    "MNIST (pca50)": replace(STARTS["AVERAGE"], n_averaged=5),
+    "MNIST (pca50), diagonal": replace(STARTS["OF_DIAGONAL"], k=each(100), n_averaged=5),
+    **{f"{name} (pca50)": replace(STARTS["AVERAGE"], k=k, n_averaged=5) for name, k in SIZES.items()},
 }
-OF_AVERAGE = "LL, average of 5 starts"
 CELLS: dict[tuple[str, str], Cell] = {
     **{(table, row): cell for table, rows in PUBLISHED.items() for row, cell in rows.items()},
     **{(table, OF_AVERAGE): Cell(start) for table, start in AVERAGES.items()},

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from reproduce.hybrid import BASIC_PIXELS, OF_AVERAGE, ON_CPU
+from reproduce.hybrid import OF_AVERAGE, ON_CPU, SETTINGS
 from reproduce.stamps import published
 from reproduce.tables import page, spread
 
@@ -71,7 +71,7 @@ def of_noise(results: dict[str, Any]) -> list[str]:
     own = results.get("random", {})
     if not own.get("LL") or not own.get("LL, sizes by validation"):
         return []
-    sizes = BASIC_PIXELS["margin"]
+    sizes = SETTINGS["BASIC_PIXELS"]["margin"]
     chosen = sorted({size[0] for size in next(iter(own["LL, sizes by validation"].values()))["chosen"]})
     return wrapped(
         f"Background Random, LL: the sizes of Basic, {min(sizes.k)} to {max(sizes.k)} components of rank {sizes.rank} "

@@ -60,7 +60,7 @@ def judged(mixture: Mixture, part: tuple[torch.Tensor, torch.Tensor]) -> dict[st
 def trained(data: dict[str, Any], start: Mixture, tradeoff: float, epochs: int) -> Mixture:
     """The model of the last epoch."""
     x, y = data["train"]
-    solver = Gradient(optimiser="adam", learning_rate=base.PCA50["margin"].step)
+    solver = Gradient(optimiser="adam", learning_rate=base.SETTINGS["PCA50"]["margin"].step)
     problem = Problem.from_samples(x, y, Hybrid(tradeoff, Margin(MARGIN)))
     return run(solver, problem, start, epochs, 0.0).mixture
 

@@ -25,7 +25,7 @@ import torch
 from mixtura.model.mixture import Mixture
 from mixtura.solvers import score_classes
 from reproduce import hybrid as base
-from reproduce.hybrid import AVERAGE, OF_DIAGONAL, OF_PIXELS, Settings, Start, each
+from reproduce.hybrid import STARTS, Settings, Start, each
 from reproduce.hybrid_tables import HYBRID_ROWS
 from reproduce.options import Options
 from reproduce.stamps import write_json
@@ -63,9 +63,9 @@ def low_rank(start: Start, rank: int) -> Start:
 
 
 def of_variant(name: str) -> Space:
-    average = replace(AVERAGE, k=base.SIZES[name])
+    average = replace(STARTS["AVERAGE"], k=base.SIZES[name])
     starts = {
-        "published": low_rank(Start(base.BASIC["margin"].k, (100.0, 0.3)), 24),
+        "published": low_rank(Start(base.SETTINGS["BASIC"]["margin"].k, (100.0, 0.3)), 24),
         "4 each": low_rank(Start(each(4), (50.0, 0.3)), 24),
         "10 each": low_rank(Start(each(10), (100.0, 0.3)), 24),
         "full": replace(average, n_averaged=1),
@@ -93,7 +93,7 @@ OF_FEW = (
     (18, 25, 0.1),
 )
 OF_DIAGONALS = tuple((k, 1, epsilon) for k in (4, 8, 20, 40, 80) for epsilon in (0.1, 0.02))
-PIXELS = replace(OF_PIXELS, rank=25, epsilon=0.1)
+PIXELS = replace(STARTS["OF_PIXELS"], rank=25, epsilon=0.1)
 SPACES = {
     "MNIST": Space(
         {
@@ -114,9 +114,9 @@ SPACES = {
                     (100, 0.03),
                 )
             },
-            "rank 50, epsilon 0.05, averaged": replace(OF_PIXELS, n_averaged=2),
-            "10 each, rank 50, epsilon 0.05": replace(OF_PIXELS, k=each(10)),
-            "6 each, rank 50, epsilon 0.05": replace(OF_PIXELS, k=each(6)),
+            "rank 50, epsilon 0.05, averaged": replace(STARTS["OF_PIXELS"], n_averaged=2),
+            "10 each, rank 50, epsilon 0.05": replace(STARTS["OF_PIXELS"], k=each(10)),
+            "6 each, rank 50, epsilon 0.05": replace(STARTS["OF_PIXELS"], k=each(6)),
         },
         (6.0, 60.0),
         (3e-5, 5e-4),
@@ -124,11 +124,11 @@ SPACES = {
     ),
     "MNIST (pca50)": Space(
         {
-            "published": low_rank(Start(base.PCA50["margin"].k, (100.0, 0.3)), 25),
+            "published": low_rank(Start(base.SETTINGS["PCA50"]["margin"].k, (100.0, 0.3)), 25),
             "15 each": low_rank(Start(each(15), (50.0, 0.3)), 25),
             "30 each": low_rank(Start(each(30), (50.0, 0.3)), 25),
             "full, 15 each": Start(each(15), (50.0, 0.3)),
-            "averaged": AVERAGE,
+            "averaged": STARTS["AVERAGE"],
         },
         (3.0, 100.0),
         (1e-4, 5e-3),
@@ -138,9 +138,9 @@ SPACES = {
     ),
     "MNIST (pca50), diagonal": Space(
         {
-            "published": Start(base.DIAGONAL["margin"].k, (10.0, 0.3), "diag", "diag"),
-            "100 each": replace(OF_DIAGONAL, k=each(100)),
-            "150 each": OF_DIAGONAL,
+            "published": Start(base.SETTINGS["DIAGONAL"]["margin"].k, (10.0, 0.3), "diag", "diag"),
+            "100 each": replace(STARTS["OF_DIAGONAL"], k=each(100)),
+            "150 each": STARTS["OF_DIAGONAL"],
             "250 each": Start(each(250), (4.0, 0.5), "diag", "diag"),
         },
         (5.0, 200.0),
@@ -149,11 +149,11 @@ SPACES = {
         grid((60, 100, 150, 200, 300), ((1.0, 0.5), (4.0, 0.5), (4.0, 0.3)), "diag"),
         (base.AVERAGES["MNIST (pca50), diagonal"],),
     ),
-    **{f"{name} (pca50)": of_variant(name) for name in base.VARIANTS},
-    **{name: of_pixels(OF_FEW) for name in base.VARIANTS},
+    **{f"{name} (pca50)": of_variant(name) for name in base.SIZES},
+    **{name: of_pixels(OF_FEW) for name in base.SIZES},
     **{
         f"{name}{coordinates}, diagonal": of_pixels(OF_DIAGONALS, "diag")
-        for name in base.VARIANTS
+        for name in base.SIZES
         for coordinates in ("", " (pca50)")
     },
     "CIFAR-10 (pca50)": Space(
