@@ -175,7 +175,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--out", type=Path, default=stamps.RESULTS, metavar="FOLDER", help="folder of the results; default: %(default)s"
     )
-    parser.add_argument("--cell", metavar="NAME", help='one cell alone, such as "MNIST (pca50), LL"')
+    parser.add_argument(
+        "--cell", metavar="NAME", help='one cell alone, such as "MNIST (pca50), LL"; a wrong name lists them'
+    )
     parser.add_argument("--quick", action="store_true", help="a small version that only shows that the script runs")
     options = parser.parse_args(arguments)
     if options.quick and options.out.resolve() == stamps.RESULTS:
@@ -184,6 +186,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ["MIXTURA_DATA"] = str(options.data)
     if options.tables and options.table != "behaviour":
         parser.error(f"{options.table} takes no further words; got {' '.join(options.tables)}")
+    if options.cell and not (options.table in TABLES and TABLES[options.table].cells):
+        parser.error(f"{options.table} has no cells: all of its rows are computed together. Leave --cell out")
+    if options.cell and options.fresh and options.out.resolve() == stamps.RESULTS:
+        parser.error("--fresh with --cell needs --out FOLDER: one cell must not replace the committed results")
     if options.seeds and options.fresh and options.out.resolve() == stamps.RESULTS:
         parser.error("--fresh with --seeds needs --out FOLDER: fewer seeds must not replace the committed results")
     if options.table == "render":

@@ -372,7 +372,7 @@ def compute(options: Options) -> None:
     path = options.out / "discriminative.json"
     records = {key_of(r) for r in read(path)}
     plan = [(name, method) for name in N_SETS for method in FITS if (method, name[0] in "07") not in SKIPPED]
-    plan = QUICK if options.quick else list(options.named({", ".join(pair): pair for pair in plan}).values())
+    plan = list(options.named({", ".join(pair): pair for pair in (QUICK if options.quick else plan)}).values())
     if not (home() / "peterson_barney.npz").exists():
         plan = [pair for pair in plan if not pair[0].startswith("vowels")]
     tasks = [

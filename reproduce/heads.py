@@ -383,8 +383,9 @@ def compute_columns(columns: Sequence[str], options: Options, seconds: float = m
 
 
 def compute(options: Options) -> None:
-    """Columns that are missing."""
-    columns = ["mnist_2"] if options.quick else list(COLUMNS)
+    """Columns that are missing, or the one that `--cell` names."""
+    columns = options.named({column.title: name for name, column in COLUMNS.items()}).values()
+    columns = ["mnist_2"] if options.quick else columns
     missing = [name for name in columns if not (options.out / f"heads_published_{name}.json").exists()]
     if missing:
         compute_columns(missing, options)

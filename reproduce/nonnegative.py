@@ -209,18 +209,19 @@ def lines_of(name: str) -> Iterator[Line]:
 
 def run_table(name: str, options: Options) -> None:
     """Measure the lines that the results lack; each is written when all of its starts are done."""
-    pixels, path = {"usps": usps, "cbcl": cbcl}[name](), options.out / f"{name}.json"
-    codes, coder = coded(pixels, SHAPES[name][0])
     lines: dict[Any, Line] = {}
     for line in lines_of(name):
         if not options.quick or not any(line.rule == other.rule for other in lines.values()):
             lines[line.key] = line
+    wanted = options.named({", ".join(map(str, key)): key for key in lines}).values()
+    pixels, path = {"usps": usps, "cbcl": cbcl}[name](), options.out / f"{name}.json"
+    codes, coder = coded(pixels, SHAPES[name][0])
     before = json.loads(path.read_text()) if path.is_file() else {"rows": []}
     known = {(row["rule"], row["M"], row["penalty"]): row for row in before["rows"]}
     starts = {key: list(line.starts)[: options.n_seeds(len(list(line.starts)))] for key, line in lines.items()}
     tasks = [
         (key, lines[key].make, codes if lines[key].on_codes else pixels, start)
-        for key in lines
+        for key in wanted
         if key not in known
         for start in starts[key]
     ]

@@ -39,8 +39,8 @@ class Table:
     """A table or figure of a paper.
 
     `run` and `pages` are functions of modules of this package, as "module:function". `minutes` are of a
-    complete run with the device named. `entries` are those of a result file that several tables share; "" stands for
-    all that no other table names.
+    complete run with the device named. Rows of tables without `cells` share their draws. `entries` are those of a
+    result file that several tables share; "" stands for all that no other table names.
     """
 
     paper: str
@@ -52,6 +52,7 @@ class Table:
     device: str
     minutes: str
     deviations: str
+    cells: bool = True
     entries: Sequence[str] = ("",)
 
     def run(self, options: Options) -> None:

@@ -72,11 +72,11 @@ def compute(options: Options) -> None:
     warnings.simplefilter("ignore")
     path = options.out / "sparse_components.json"
     results = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+    cells = {f"{method}, {k}": (method, k) for k in ([4] if options.quick else reversed(INITIAL)) for method in METHODS}
     tasks = [
         (method, initial, seed)
         for seed in range(options.n_seeds(N_SETS))
-        for initial in ([4] if options.quick else reversed(INITIAL))
-        for method in METHODS
+        for method, initial in options.named(cells).values()
         if str(seed) not in results["runs"].get(f"{method}/{initial}", {})
     ]
     if tasks:

@@ -259,6 +259,15 @@ def test_a_cell_is_computed_alone_and_a_wrong_name_lists_them(small_data, tmp_pa
     assert "\n  basic (pca50), searched, LL+LM\n" in message
 
 
+@pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.cells])
+def test_a_wrong_cell_lists_those_of_its_table(name, small_data, tmp_path, monkeypatch, capsys, one_thread):
+    monkeypatch.setenv("MIXTURA_DATA", str(small_data))
+    with pytest.raises(SystemExit):
+        main([name, "--cell", "none", "--quick", "--device", "cpu", "--out", str(tmp_path)])
+    message = capsys.readouterr().err
+    assert f"{name} stopped: --cell must be one of those below; got 'none'\n  " in message
+
+
 def test_a_digest_is_of_figures_to_nine_digits_and_of_no_times(tmp_path):
     def of_runs(error, seconds):
         runs = {"0": {"error": error, "seconds": seconds, "device": "abacus", "curve": [1.0, float("nan")]}}
@@ -352,6 +361,8 @@ def test_a_fresh_run_leaves_other_tables_of_its_file_alone(table, kept, results,
         (["ot95-table1", "--device", "abacus"], "argument --device: abacus cannot be used"),
         (["ot95-table1", "hu21-table1"], "ot95-table1 takes no further words; got hu21-table1"),
         (["ot95-table1", "--fresh", "--seeds", "2"], "--fresh with --seeds needs --out FOLDER: fewer seeds must not"),
+        (["kjo03", "--fresh", "--cell", "synth, svm"], "--fresh with --cell needs --out FOLDER: one cell must not"),
+        (["ot95-table1", "--cell", "bootstrap"], "ot95-table1 has no cells: all of its rows are computed together"),
         (["ot95-table1", "--quick"], "--quick needs --out FOLDER"),
         (["ot95-table1", "--quick", "--out", "reproduce/results"], "--quick needs --out FOLDER"),
         (["ot95-table2"], "ot95-table2 needs data files; {folder} lacks\n  bupa.npz: python -m reproduce fetch\n"),
