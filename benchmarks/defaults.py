@@ -39,7 +39,8 @@ from benchmarks.classifiers import CLASSIFIERS, IMPUTED, OURS, QUICK, Folds, log
 from benchmarks.data_sets import N_FOLDS, division, generate, load, names_of, remove
 
 RESULTS = Path(__file__).parent / "results"
-FILE = RESULTS / "defaults.jsonl"
+FILES = {"development": RESULTS / "defaults.jsonl", "evaluation": RESULTS / "defaults_evaluation.jsonl"}
+FILES["generators"] = FILES["development"]
 CONDITIONS = [
     "complete",
     *(f"{kind} {share}" for share in (30, 10, 60) for kind in ("random", "at random", "informative", "deployment")),
@@ -167,6 +168,11 @@ def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
+def results() -> list[Row]:
+    """All measurements that are kept."""
+    return [row for path in dict.fromkeys(FILES.values()) for row in read(path)]
+
+
 def key_of(row: Row) -> tuple[Any, ...]:
     """Identity of a measurement; other libraries do not change with our code."""
     code = row["code"] if row["classifier"].startswith("Mixture") else ""
@@ -226,15 +232,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--ours-only", action="store_const", dest="classifiers", const=[OURS])
     parser.add_argument("--conditions", nargs="*", default=["complete", "random 30"], choices=CONDITIONS)
     parser.add_argument("--folds", type=int, default=N_FOLDS)
-    parser.add_argument("--out", type=Path, default=FILE, help="results; measurements that it holds are not repeated")
+    parser.add_argument("--out", type=Path, help="results; measurements that it holds are not repeated")
     parser.add_argument("--processes", type=int, default=1, help="with one thread each")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which to stop; a later call continues")
     parser.add_argument("--against", type=Path, help="results of another version, to compare the default with")
     options = parser.parse_args(arguments)
+    options.out = options.out or FILES[options.sets]
     run(tasks(options, version()), options.out, options.processes, options.minutes)
     from benchmarks import defaults_page
 
     if options.against:
         print("\n".join(defaults_page.compare_versions(read(options.out), read(options.against), version())))
-    if options.out == FILE:
-        defaults_page.write(read(FILE))
+    if options.out == FILES[options.sets]:
+        defaults_page.write(results())

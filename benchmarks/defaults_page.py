@@ -1,4 +1,4 @@
-"""Tables and picture of results/defaults.jsonl: scores, paired differences, wins and losses, signed ranks."""
+"""Tables and picture of the benchmark of the defaults: scores, paired differences, wins and losses, signed ranks."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ TITLES = {
 
 def newest(rows: list[Row]) -> list[Row]:
     """One row for each measurement, that of the last version of the code."""
-    last = {row["classifier"]: row["code"] for row in rows if row["classifier"].startswith("Mixture")}
-    kept = [row for row in rows if last.get(row["classifier"], row["code"]) == row["code"]]
+    last = {(r["part"], r["classifier"]): r["code"] for r in rows if r["classifier"].startswith("Mixture")}
+    kept = [row for row in rows if last.get((row["part"], row["classifier"]), row["code"]) == row["code"]]
     return list({(r["part"], r["set"], r["fold"], r["condition"], r["classifier"]): r for r in kept}.values())
 
 
@@ -103,7 +103,7 @@ def rivals(rows: list[Row]) -> list[str]:
 
 def table(rows: list[Row]) -> list[str]:
     """Ours beside every other classifier over the sets that both have."""
-    head = "classifier | sets | error %, ours | its | difference | log-loss, ours | its | difference"
+    head = "classifier | sets | folds | error %, ours | its | difference | log-loss, ours | its | difference"
     head += " | log-loss: won, equal, lost | better, equal, worse | Brier | calibration | AUC"
     head += " | fit s, ours | its | ms, ours | its"
     lines = [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
@@ -124,7 +124,8 @@ def table(rows: list[Row]) -> list[str]:
         for measure, factor in (("fit seconds", 1), ("predict seconds", 1000)):
             seconds = pair(rows, OURS, name, measure)
             cells += [f"{factor * np.mean(list(values.values())):.1f}" for values in seconds]
-        lines.append(f"| {name} | {len(losses)} | " + " | ".join(cells) + " |")
+        folds = set.intersection(*({r["fold"] for r in rows if r["classifier"] == n} for n in (OURS, name)))
+        lines.append(f"| {name} | {len(losses)} | {len(folds)} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -187,19 +188,27 @@ To repeat it:
 """
 
 
+USES = {
+    "development": "Rules of the default were chosen on these sets, so that its figures here are optimistic.",
+    "evaluation": "No rule was chosen on these sets. The default was run on them once, when it was done.",
+    "generators": "Drawn from distributions of our own.",
+}
+
+
 def page(rows: list[Row]) -> str:
     rows = newest(rows)
     lines = ["# Defaults", "", "Written by `python -m benchmarks defaults`.", ""]
-    codes = sorted({row["code"] for row in rows if row["classifier"] == OURS})
-    lines += [f"Code of the mixtures: {', '.join(codes)}.", "", INTRODUCTION]
-    for part in ("development", "evaluation", "generators"):
+    lines += [INTRODUCTION]
+    for part in ("evaluation", "development", "generators"):
         of_part = [row for row in rows if row["part"] == part]
         if not of_part:
             continue
         n_sets = len({row["set"] for row in of_part})
         folds = len({row["fold"] for row in of_part})
         listed = f" of {len(division()[part])}" if part in division() else ""
-        lines += [f"## {part.capitalize()} sets", "", f"{n_sets}{listed} sets, at most {folds} of 5 folds.", ""]
+        codes = sorted({row["code"] for row in of_part if row["classifier"] == OURS})
+        lines += [f"## {part.capitalize()} sets", "", USES[part], ""]
+        lines += [f"{n_sets}{listed} sets, at most {folds} of 5 folds. Code of the mixtures: {', '.join(codes)}.", ""]
         for condition in defaults.CONDITIONS:
             chosen = [row for row in of_part if row["condition"] == condition]
             if any(row["classifier"] != OURS for row in chosen):

@@ -1,4 +1,4 @@
-"""python -m benchmarks.readme: figures of results/defaults.jsonl in README.md and docs/which_estimator.md."""
+"""python -m benchmarks.readme: figures of the benchmark of the defaults in README.md and docs/which_estimator.md."""
 
 from __future__ import annotations
 
@@ -45,10 +45,14 @@ default has {own}.
 LOST = f"""**Lost.** Sets on which another classifier has a log-loss that is smaller by more than {LARGE}; ours / the
 smallest of the others:
 """
-NOT_RUN = """{} evaluation sets, set apart before any further rule is chosen, have not been run. """
-UNKNOWN = """**Not known.** {}Rules of the default were chosen on the development
-sets, the average of models among them by this fold: these figures are optimistic. Pretrained models such as TabPFN are
-not compared: their weights are in no package registry.
+UNKNOWN = {
+    "development": """**Not known.** {n_others} evaluation sets, set apart before any further rule is chosen, have not
+been run. Rules of the default were chosen on the development sets, the average of models among them by this fold: these
+figures are optimistic. """,
+    "evaluation": """**Not known.** No rule was chosen on these sets, and the default was run on them once, when it was
+done. On the {n_others} development sets, on which its rules were chosen, it has {others}. """,
+}
+PRETRAINED = """Pretrained models such as TabPFN are not compared: their weights are in no package registry.
 [Earlier figures](benchmarks/results/earlier_defaults.md) are of 41 sets, of which 27 are nine of our own
 generators at three sizes; the other classifiers were trained on complete rows alone there.
 """
@@ -64,11 +68,12 @@ SINGLE = (
 
 
 def render() -> str:
-    rows = newest(defaults.read(defaults.FILE))
-    part = part_of(rows)
-    rows = [row for row in rows if row["part"] == part]
-    not_run = "" if part == "evaluation" else NOT_RUN.format(len(division()["evaluation"]))
-    blocks = [measured(rows, part), *table(rows), "", shown(rows), LOST, *lost(rows), "", UNKNOWN.format(not_run), ""]
+    every = newest(defaults.results())
+    part = part_of(every)
+    rows, others = ([row for row in every if (row["part"] == part) == chosen] for chosen in (True, False))
+    n_others = len(division()["development" if part == "evaluation" else "evaluation"])
+    unknown = UNKNOWN[part].format(n_others=n_others, others=own_figures(others) if others else "") + PRETRAINED
+    blocks = [measured(rows, part), *table(rows), "", shown(rows), LOST, *lost(rows), "", unknown, ""]
     return "\n".join([SECTION[0], *blocks])
 
 
@@ -80,13 +85,17 @@ def others(rows: list[Row]) -> list[str]:
     return [name for name in rivals(rows) if not name.startswith("Mixture")]
 
 
-def measured(rows: list[Row], part: str) -> str:
+def own_figures(rows: list[Row]) -> str:
     own = []
     for condition, title in CONDITIONS.items():
         folds = {row["fold"] for row in of(rows, condition) if not row["classifier"].startswith("Mixture")}
         ours = [row for row in of(rows, condition) if row["classifier"] == OURS and row["fold"] in folds]
         error, loss = (np.mean([row[measure] for row in ours]) for measure in ("error", "log-loss"))
         own += [f"{100 * error:.1f} % errors and a log-loss of {loss:.3f} ({title}, {len(folds)} of 5 folds)"]
+    return ", ".join(own)
+
+
+def measured(rows: list[Row], part: str) -> str:
     samples = [row["samples"] for row in rows]
     return MEASURED.format(
         part=part,
@@ -95,7 +104,7 @@ def measured(rows: list[Row], part: str) -> str:
         n_categories=len({row["set"] for row in rows if row["categories"]}),
         n_alone=len({row["set"] for row in rows if row["categories"] == row["features"]}),
         equal=EQUAL["log-loss"],
-        own=", ".join(own),
+        own=own_figures(rows),
     )
 
 
@@ -129,7 +138,7 @@ def shown(rows: list[Row]) -> str:
 
 
 def table(rows: list[Row]) -> list[str]:
-    columns = ["sets", "error, points", "log-loss", "won, equal, lost"]
+    columns = ["sets x folds", "error, points", "log-loss", "won, equal, lost"]
     head = ["classifier", *(f"{title}: {column}" for title in CONDITIONS.values() for column in columns)]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name in others(of(rows, "complete")):
@@ -143,7 +152,8 @@ def comparison(rows: list[Row], name: str) -> list[str]:
     losses = differences_of(rows, OURS, name, "log-loss")
     if len(losses) < FEWEST_SETS:
         return [""] * 4
-    cells = [str(len(losses))]
+    folds = set.intersection(*({row["fold"] for row in rows if row["classifier"] == n} for n in (OURS, name)))
+    cells = [f"{len(losses)} x {len(folds)}"]
     for measure, digits in (("error", 1), ("log-loss", 3)):
         average, error = mean_and_error(MEASURES[measure] * differences_of(rows, OURS, name, measure))
         cells += [f"{average:+.{digits}f} ± {error:.{digits}f}"]
@@ -171,7 +181,7 @@ def lost(rows: list[Row]) -> list[str]:
 
 def decisions() -> dict[str, dict[str, float]]:
     """Fragments of the page of estimators, and their figures."""
-    rows = newest(defaults.read(defaults.FILE))
+    rows = newest(defaults.results())
     rows = [row for row in rows if row["part"] == part_of(rows)]
     errors: dict[str, float] = {}
     losses: dict[str, float] = {}

@@ -166,4 +166,4 @@ def test_results_in_the_readme_are_those_of_the_files():
 
 def test_the_page_of_the_defaults_is_that_of_its_file():
     page = (defaults.RESULTS / "defaults.md").read_text("utf-8")
-    assert page == defaults_page.page(defaults.read(defaults.FILE)) + "\n", "run python -m benchmarks defaults"
+    assert page == defaults_page.page(defaults.results()) + "\n", "run python -m benchmarks defaults"
