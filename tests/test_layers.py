@@ -6,6 +6,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,12 @@ def length_faults(source: str, path: Path) -> list[str]:
     return faults
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a file of the package."""
+    return ast.parse((PACKAGE / path).read_text("utf-8"))
+
+
 def source_files() -> list[Path]:
     return sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 
@@ -184,7 +191,7 @@ def test_files_do_not_import_each_other():
 
 def imported_files(path: Path) -> set[Path]:
     actual = set()
-    for node in ast.walk(ast.parse((PACKAGE / path).read_text("utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mixtura"):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -195,6 +202,7 @@ def imported_files(path: Path) -> set[Path]:
     return actual
 
 
+@cache
 def file_of(name: str) -> Path:
     """The file that a dotted name of a module, or of something in one, leads to."""
     parts = name.split(".")[1:]
@@ -210,7 +218,7 @@ def test_class_names_are_unique():
     names = Counter(
         node.name
         for path in source_files()
-        for node in ast.walk(ast.parse((PACKAGE / path).read_text("utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ClassDef)
     )
     assert not [name for name, count in names.items() if count > 1]
@@ -221,8 +229,9 @@ def callers_of(name: str) -> set[str]:
     return {
         path.as_posix()
         for path in source_files()
-        for node in ast.walk(ast.parse((PACKAGE / path).read_text("utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and name == (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
     }
 
 
