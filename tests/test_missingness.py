@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 import mixtura
 import reference
 from mixtura import AveragedMixtureClassifier, MixtureClassifier, checks
+from mixtura.estimators.density_classifier import marginal_log_proba
 from mixtura.model.missingness import PSEUDO_SAMPLES, Missingness
 from mixtura.model.temperature import Temperature
 from mixtura.selection.missingness import STRENGTHS
@@ -213,7 +214,7 @@ def test_explanations_are_shapley_values_of_values_and_masks():
     model = informed(temperature=1.3)
 
     def value(row, kept):
-        return model._marginal_log_proba(row[None], kept)[0]
+        return marginal_log_proba(model, row[None], kept)[0]
 
     explanation = model.explain(X[:4], classes=(0, 1))
     for n, row in enumerate(X[:4]):

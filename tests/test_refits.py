@@ -22,7 +22,8 @@ from mixtura import (
 )
 from mixtura.datasets import make_ripley
 from mixtura.estimators import density_estimator, imputer
-from mixtura.estimators.refits import held_out, refit, with_selected_settings
+from mixtura.estimators.estimator import with_selected_settings
+from mixtura.estimators.refits import held_out, refit
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
 from mixtura.priors import Shrinkage
 from mixtura.selection.automatic import AutomaticSearch

@@ -16,8 +16,9 @@ from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from mixtura.cli.tables import TableProblem
-from mixtura.estimators.classifiers import DensityClassifier
-from mixtura.estimators.refits import adopt_estimates, probabilities_of, with_selected_settings
+from mixtura.estimators.density_classifier import DensityClassifier
+from mixtura.estimators.estimator import with_selected_settings
+from mixtura.estimators.refits import adopt_estimates, probabilities_of
 from mixtura.estimators.table_classifier import TableClassifier
 from mixtura.files.codec import arguments_of
 from mixtura.inspection.outliers import find_suspicious, reference_of, threshold_of

@@ -31,7 +31,7 @@ from mixtura.estimators.averaged import (
     select_base,
     train_members,
 )
-from mixtura.estimators.classifiers import DensityClassifier
+from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import check_fitted, fitting, recorded
 from mixtura.estimators.mixture_classifier import MixtureClassifier, make_search, make_settings

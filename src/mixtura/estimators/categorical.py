@@ -65,6 +65,11 @@ class Encoding:
         return tuple(len(values) for values in self.categories)
 
     @property
+    def labels(self) -> dict[int, list[Any]]:
+        """The categories of each categorical feature, by its position."""
+        return {j: values.tolist() for j, values in zip(self.categorical, self.categories, strict=True)}
+
+    @property
     def n_columns(self) -> int:
         return len(self.numeric) + sum(self.sizes)
 
@@ -93,6 +98,16 @@ class Encoding:
             columns[j] = values[rows[:, first : first + len(values)].argmax(1)]
             first += len(values)
         return columns
+
+    def numbered(self, rows: np.ndarray) -> np.ndarray:
+        """Encoded samples with one column per feature: numbers of categories in place of indicators."""
+        features = np.full((len(rows), self.n_features), np.nan)
+        features[:, self.numeric] = rows[:, : len(self.numeric)]
+        for j in self.categorical:
+            indicators = rows[:, self.feature_of == j]
+            numbers = np.nan_to_num(indicators).argmax(1)
+            features[:, j] = np.where(np.isnan(indicators).all(1), np.nan, numbers)
+        return features
 
     def read(self, estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
         """Check the rows of encoded samples; tensors are already encoded."""

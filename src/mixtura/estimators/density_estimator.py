@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -19,13 +20,19 @@ from mixtura.engine.passes import impute, map_rows
 from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import Encoding, frame_of, read_samples
 from mixtura.estimators.estimator import TRAINED, Estimator
-from mixtura.estimators.facts import fit_facts, label_facts
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out, without_a_class
 from mixtura.estimators.rows import Rows, aligned, as_array, framed_like
 from mixtura.inspection.graphs import GaussianScores, density_graph
 from mixtura.inspection.outliers import outlier_scores, reference_of, threshold_of, weigh_doubt
-from mixtura.inspection.summaries import ModelSummary, component_entropies, component_table, data_frame, feature_names
+from mixtura.inspection.summaries import (
+    ModelSummary,
+    component_entropies,
+    component_table,
+    data_frame,
+    feature_names,
+    fit_facts,
+)
 from mixtura.model.mixture import Mixture
 from mixtura.model.transforms import Recoding, Transform
 from mixtura.objectives import posteriors
@@ -56,45 +63,6 @@ class DensityEstimator(Estimator):
     random_state: Any
     memory_limit: Any
 
-    def _read(self, X: Any) -> Rows:
-        check_is_fitted(self)
-        rows = replace(read_samples(self, X, reset=False), warp=self.warp_)
-        self._check_distances(rows, self.mixture_)
-        return rows
-
-    def _check_distances(self, rows: Rows, mixture: Mixture) -> None:
-        """Reject values so far from a component that their distance cannot be computed."""
-        extents, mixture = rows.extents, mixture.on_host
-        assert extents is not None
-        ends = torch.stack((extents.low, extents.high))
-        ends = torch.where(extents.low > extents.high, torch.nan, ends)  # none observed
-        values = ends if rows.warp is None else rows.warp.to("cpu").forward(ends)
-        scales = mixture.covariance.variances().sqrt()  # (K, D)
-        distances = ((values.unsqueeze(1) - mixture.means).abs() / scales).amax(1)  # (2, D)
-        if isinstance(rows.warp, Recoding):  # numbers for categories are near
-            ends, distances = ends[:, : rows.warp.n_numeric], distances[:, : rows.warp.n_numeric]
-        # Results for tensors have the precision of the input, which must also hold the log density.
-        dtype = rows.dtype if rows.as_tensor else computing_dtype(replace(rows, warp=None).source())
-        checks.near_enough(self, ends, distances, dtype)
-
-    def _map(self, X: Any, compute: Any, density: bool = False, finish: Any = None) -> Any:
-        """compute(log joints (K, n)) -> (n, ...) over the rows of X, returned in the format of X.
-
-        Log densities refer to the original features, also if the mixture is fitted to transformed features (warp).
-        finish(values, rows) -> (n, ...), if given, is applied to the result.
-        """
-        rows = self._read(X)
-        source, limit = rows.source(), checks.memory_limit(self.memory_limit)
-        with computing():
-            final = finish is None and not (density and rows.warp is not None)
-            dtype = rows.dtype if rows.as_tensor and final else None
-            values = map_rows(self.mixture_, source, compute, limit, dtype=dtype)
-            if density and rows.warp is not None:
-                values = values + rows.log_slopes().reshape(-1, *[1] * (values.ndim - 1))
-            if finish is not None:
-                values = finish(values, rows)
-        return rows.answer(values)
-
     @by_parts()
     def score_samples(self, X: Any) -> Any:
         """Compute the log density of each sample; missing values (NaN) are marginalised.
@@ -110,7 +78,7 @@ class DensityEstimator(Estimator):
         -------
         log_density : ndarray of shape (n_samples,)
         """
-        return self._map(X, lambda log_joint: posteriors(log_joint)[0], density=True)
+        return map_log_joints(self, X, lambda log_joint: posteriors(log_joint)[0], density=True)
 
     @by_parts("component")
     def responsibilities(self, X: Any) -> Any:
@@ -125,7 +93,7 @@ class DensityEstimator(Estimator):
         -------
         responsibilities : ndarray of shape (n_samples, n_components)
         """
-        return self._map(X, lambda log_joint: posteriors(log_joint)[1].T)
+        return map_log_joints(self, X, lambda log_joint: posteriors(log_joint)[1].T)
 
     @by_parts("feature")
     def impute(self, X: Any, method: str = "mean", random_state: Any = None) -> Any:
@@ -149,7 +117,7 @@ class DensityEstimator(Estimator):
             Columns without an observed value in the training set stay missing.
         """
         X = aligned(self, X)
-        rows = self._read(X)
+        rows = read_as_fitted(self, X)
         source, limit = rows.source(), checks.memory_limit(self.memory_limit)
         drawn = checks.one_of("method", method, ("mean", "draw")) == "draw"
         with computing():
@@ -240,7 +208,7 @@ class DensityEstimator(Estimator):
         scores : ndarray of shape (n_samples,)
         """
         chosen = checks.one_of("score", score, ("distance", "auto"))
-        rows = self._read(X)
+        rows = read_as_fitted(self, X)
         source = rows.source()
         with computing():
             mixture = self.mixture_.to(source.device)
@@ -386,7 +354,7 @@ class DensityEstimator(Estimator):
         """Log density of each sample, with its label if it has one, and the entropy of its components."""
         if y is not None:
             raise ValueError(f"{type(self).__name__} has no classes; leave y out.")
-        entropies = self._map(X, lambda log_joint: component_entropies(log_joint, [len(log_joint)]))
+        entropies = map_log_joints(self, X, lambda log_joint: component_entropies(log_joint, [len(log_joint)]))
         return as_array(self.score_samples(X)), as_array(entropies)[:, 0]
 
     @property
@@ -449,6 +417,10 @@ class DensityEstimator(Estimator):
         value, entropy, weight = self._likelihood(X, y, sample_weight)
         return -2 * value + self._n_free * math.log(weight) + 2 * entropy
 
+    def _label_facts(self, X: Any, y: Any, sample_weight: Any) -> dict[str, float]:
+        """Facts about predictions of labels, of classifiers."""
+        return {}
+
     def summary(self, X: Any = None, y: Any = None, sample_weight: Any = None) -> ModelSummary:
         """Summarise the fitted model: classes, components with weights and typical feature values, and the fit.
 
@@ -469,11 +441,9 @@ class DensityEstimator(Estimator):
         mixture = self._fitted("summary")
         weight = vars(self).get("training_weight_")
         classes = self._labels_of_components()
-        encoding = vars(self).get("encoding_")
-        feature_of = np.arange(mixture.n_features) if encoding is None else encoding.feature_of
-        pairs = [] if encoding is None else zip(encoding.categorical, encoding.categories, strict=True)
+        categories = {} if self.encoding_ is None else self.encoding_.labels
         names = feature_names(self)
-        table, note = component_table(mixture, self.warp_, names, classes, weight, feature_of, dict(pairs))
+        table, note = component_table(mixture, self.warp_, names, classes, weight, feature_of(self), categories)
         facts: dict[str, Any] = {"features": self.n_features_in_}
         if classes is not None:
             facts["class prior"] = dict(zip(classes.tolist(), vars(self)["class_prior_"].tolist(), strict=True))
@@ -489,7 +459,7 @@ class DensityEstimator(Estimator):
             bic = -2 * value + self._n_free * math.log(n)
             facts |= {"log-likelihood": value, "BIC": bic, "ICL": bic + 2 * entropy}
             if y is not None:
-                facts |= label_facts(self, X, y, sample_weight)
+                facts |= self._label_facts(X, y, sample_weight)
         return ModelSummary(type(self).__name__, facts, table, note)
 
     def _graph(self) -> Any:
@@ -503,3 +473,57 @@ def _with_doubt(model: DensityEstimator, X: Any) -> np.ndarray:
     """Distances of samples, and their doubts, (2, n)."""
     scores = as_array(model.outlier_score(X)).astype(np.float64)
     return np.stack((scores, np.broadcast_to(as_array(model._doubt(X)), scores.shape)))
+
+
+def read_as_fitted(model: DensityEstimator, X: Any) -> Rows:
+    """The rows of X, checked like those of the fit, with the transform of the model."""
+    check_is_fitted(model)
+    rows = replace(read_samples(model, X, reset=False), warp=model.warp_)
+    check_distances(model, rows, model.mixture_)
+    return rows
+
+
+def check_distances(model: DensityEstimator, rows: Rows, mixture: Mixture) -> None:
+    """Reject values so far from a component that their distance cannot be computed."""
+    extents, mixture = rows.extents, mixture.on_host
+    assert extents is not None
+    ends = torch.stack((extents.low, extents.high))
+    ends = torch.where(extents.low > extents.high, torch.nan, ends)  # none observed
+    values = ends if rows.warp is None else rows.warp.to("cpu").forward(ends)
+    scales = mixture.covariance.variances().sqrt()  # (K, D)
+    distances = ((values.unsqueeze(1) - mixture.means).abs() / scales).amax(1)  # (2, D)
+    if isinstance(rows.warp, Recoding):  # numbers for categories are near
+        ends, distances = ends[:, : rows.warp.n_numeric], distances[:, : rows.warp.n_numeric]
+    # Results for tensors have the precision of the input, which must also hold the log density.
+    dtype = rows.dtype if rows.as_tensor else computing_dtype(replace(rows, warp=None).source())
+    checks.near_enough(model, ends, distances, dtype)
+
+
+def map_log_joints(
+    model: DensityEstimator,
+    X: Any,
+    compute: Callable[[Tensor], Tensor],
+    density: bool = False,
+    finish: Callable[[Tensor, Rows], Tensor] | None = None,
+) -> Any:
+    """compute(log joints (K, n)) -> (n, ...) over the rows of X, returned in the format of X.
+
+    Log densities refer to the original features, also if the mixture is fitted to transformed features (warp).
+    finish(values, rows) -> (n, ...), if given, is applied to the result.
+    """
+    rows = read_as_fitted(model, X)
+    source, limit = rows.source(), checks.memory_limit(model.memory_limit)
+    with computing():
+        final = finish is None and not (density and rows.warp is not None)
+        dtype = rows.dtype if rows.as_tensor and final else None
+        values = map_rows(model.mixture_, source, compute, limit, dtype=dtype)
+        if density and rows.warp is not None:
+            values = values + rows.log_slopes().reshape(-1, *[1] * (values.ndim - 1))
+        if finish is not None:
+            values = finish(values, rows)
+    return rows.answer(values)
+
+
+def feature_of(model: DensityEstimator) -> np.ndarray:
+    """The feature that each column of the encoded rows belongs to."""
+    return np.arange(model.mixture_.n_features) if model.encoding_ is None else model.encoding_.feature_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from mixtura import checks
-from mixtura.estimators.classifiers import DensityClassifier
+from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.estimator import check_fitted, fitting
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
 from mixtura.files.registry import storable

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from tqdm.auto import tqdm
@@ -175,6 +175,18 @@ def check_fitted(estimator: Any) -> None:
             estimator._check_fitted()
         except AttributeError as error:
             raise ValueError(f"a part is missing: {error}") from error
+
+
+def with_selected_settings(model: Any) -> Any:
+    """An unfitted copy of a fitted model: arguments "auto" have the values that the fit selected."""
+    copy: Any = clone(model)
+    given = {"checkpoint": None} if "checkpoint" in arguments_of(model) else {}  # of the fit to all samples
+    return copy.set_params(**given, **model._selected_settings())
+
+
+def fit_as_selected(copy: Any, model: Any, X: Any, y: Any, **weights: Any) -> None:
+    """Fit an unfitted copy of a model to other samples, with what the fit of the model selected."""
+    copy._fit_as_selected(model, X, y, **weights)
 
 
 def declared(cls: type, name: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import read_samples
 from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
-from mixtura.estimators.density_estimator import DensityEstimator
+from mixtura.estimators.density_estimator import DensityEstimator, map_log_joints
 from mixtura.estimators.estimator import atomic_fit, check_fitted, declared, fitting, recorded
 from mixtura.estimators.labels import with_groups
 from mixtura.estimators.like_scikit_learn import Printer, ScikitLearnStart
@@ -393,7 +393,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         -------
         components : ndarray of shape (n_samples,)
         """
-        numbers = self._map(X, lambda log_joint: log_joint.max(0).indices)
+        numbers = map_log_joints(self, X, lambda log_joint: log_joint.max(0).indices)
         return numbers.long() if isinstance(numbers, Tensor) else numbers.astype(np.int64)
 
     @by_parts("component")

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from mixtura import checks
 from mixtura.estimators.averaged import AveragedMixture
 from mixtura.estimators.categorical import columns_of, find_encoding
-from mixtura.estimators.classifiers import DensityClassifier
+from mixtura.estimators.density_classifier import DensityClassifier, marginal_loss
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting
 from mixtura.estimators.gaussian_mixture import GaussianMixture
@@ -234,7 +234,7 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
         model: Any = clone(base)
         model.fit(X, y, **known)
         adopt_features(self, model)
-        loss = model._marginal_loss(X, y, sample_weight)
+        loss = marginal_loss(model, X, y, sample_weight)
         count = min(int(self.n_features_to_select), self.n_features_in_)
         self.ranking_, self.log_losses_ = forward_selection(loss, self.n_features_in_, count)
         self.estimator_: Any = model

@@ -529,7 +529,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             scores = mixture.log_probabilities(part)
             if self.temperature_ != 1:
                 scores = (scores / self.temperature_).log_softmax(0)
-            return finish(torch.where(empty_rows(part), log_prior.to(scores).unsqueeze(1), scores))
+            return finish(self._offset(torch.where(empty_rows(part), log_prior.to(scores).unsqueeze(1), scores)))
 
         return self._map(X, compute)
 
@@ -597,7 +597,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         model = ScoredWords(
             self.mixture_.to("cpu"), None if self.rows_ is None else self.rows_.to("cpu"), self.temperature_
         )
-        scores = torch.as_tensor(self._finished(X, lambda scores: scores.T)).double()
+        scores = torch.as_tensor(self._map_scores(X, lambda scores: scores.T)).double()
         return word_contributions(model, self._read(X, reset=False)[0].to("cpu"), scores, self.classes_, names)
 
     @property

@@ -14,19 +14,13 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples, has_fit_parameter
 
 from mixtura import checks
+from mixtura.estimators.estimator import fit_as_selected
 from mixtura.estimators.labels import read_labels, with_groups
 from mixtura.estimators.rows import ArrayLike, FrameLike, as_array
 from mixtura.files.codec import arguments_of
 from mixtura.selection.splits import checked_cv, hold_outs
 
 MOST_LEFT_OUT = 5  # classes, as many as there are folds
-
-
-def with_selected_settings(model: Any) -> Any:
-    """An unfitted copy of a fitted model: arguments "auto" have the values that the fit selected."""
-    copy: Any = clone(model)
-    given = {"checkpoint": None} if "checkpoint" in arguments_of(model) else {}  # of the fit to all samples
-    return copy.set_params(**given, **model._selected_settings())
 
 
 def refit(
@@ -54,7 +48,7 @@ def refit(
         if reselect:
             copy.fit(rows, labels, **given)
         else:
-            copy._fit_as_selected(model, rows, labels, **given)
+            fit_as_selected(copy, model, rows, labels, **given)
     if not reselect:
         adopt_estimates(copy, model)
     return copy

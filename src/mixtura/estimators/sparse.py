@@ -438,7 +438,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         return rows.answer(outputs.to(rows.device))
 
     def _map_scores(self, X: Any, finish: Any) -> Any:
-        return self._map(X, lambda part: finish(self.model_.class_scores(part)))
+        return self._map(X, lambda part: finish(self._offset(self.model_.class_scores(part))))
 
     def _graph(self) -> Any:
         model, mixture = self.model_, self.model_.mixture

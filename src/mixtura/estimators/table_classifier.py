@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
 from mixtura.estimators.classifiers import Classifier
+from mixtura.estimators.density_classifier import marginal_loss
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.refits import fit_groups, refit, split_samples
@@ -275,7 +276,7 @@ def _useful(model: Any, table: Any, labels: np.ndarray, groups: Any) -> set[str]
     """
     train, test = split_samples(model, table, labels, 3, groups=groups)[0]
     copy, test = refit(model, table, labels, train, groups=groups), test[:MOST_JUDGED]
-    loss = copy._marginal_loss(table.iloc[test], labels[test])
+    loss = marginal_loss(copy, table.iloc[test], labels[test])
     order, losses = forward_selection(loss, table.shape[1], table.shape[1])
     size = int(np.argmin(np.array(losses) + np.arange(len(losses)) / len(test))) + 1
     return {str(table.columns[j]) for j in order[:size]}

@@ -27,7 +27,7 @@ from mixtura.engine.conditionals import map_distances
 from mixtura.engine.sources import BlockSource, Source, TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import Encoding, read_samples
-from mixtura.estimators.classifiers import DensityClassifier
+from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import recorded, trial_watcher
 from mixtura.estimators.labels import ClassNumbers, Labels, read_labels, weigh_classes, with_groups

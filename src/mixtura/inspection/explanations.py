@@ -39,6 +39,17 @@ EVALUATED_ROWS = 65_536
 Game = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
+def log_odds(scores: np.ndarray, targets: np.ndarray, against: int | None) -> np.ndarray:
+    """Log-odds of the target class of each sample against another class, or against all others together."""
+    places = np.arange(len(scores))
+    own = scores[places, targets]
+    if against is not None:
+        return own - scores[:, against]
+    others = scores.copy()
+    others[places, targets] = -np.inf
+    return own - np.logaddexp.reduce(others, axis=1)
+
+
 def shapley_values(
     rows: np.ndarray,
     feature_of: np.ndarray,

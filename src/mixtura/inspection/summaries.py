@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mixtura import checks
 from mixtura.model.mixture import Mixture
 from mixtura.model.transforms import Transform
 from mixtura.objectives import posteriors
@@ -288,3 +289,42 @@ def component_entropies(log_joint: Tensor, sizes: Sequence[int]) -> Tensor:
     """Entropy of the components given the sample and its class, for every class: (K, n) -> (n, C)."""
     shares = [posteriors(part)[1] for part in log_joint.split(list(sizes))]
     return torch.stack([torch.special.entr(part).sum(0) for part in shares], 1)
+
+
+def fit_facts(model: Any) -> dict[str, Any]:
+    """Facts about the fit and its automatic choices."""
+    known, facts = vars(model), {}
+    if "n_iter_" in known:
+        facts["iterations"] = f"{known['n_iter_']} ({'converged' if known.get('converged_') else 'not converged'})"
+    if known.get("history_"):
+        facts["objective per sample"] = known["history_"][-1].objective
+    if known.get("further_members_"):
+        facts["members"] = 1 + len(known["further_members_"])
+    if known.get("temperature_", 1.0) != 1.0:
+        facts["temperature"] = known["temperature_"]
+    if known.get("outlier_source_"):
+        facts["outliers judged by"] = f"{known['outlier_source_']} samples"
+    if known.get("search_"):
+        facts |= chosen_facts(known["search_"])
+    return facts
+
+
+def chosen_facts(search: Any) -> dict[str, Any]:
+    """Facts about a search: candidates, criterion and choice."""
+    criterion, n_compared = search.criterion.replace("_", " "), len(search.candidates)
+    chosen = {f"chosen {name.replace('_', ' ')}": value for name, value in search.best.what.items()}
+    expected = {} if search.estimate is None else {"expected on new samples": str(search.estimate)}
+    return {"chosen by": f"{criterion} {search.best.score:.4f} ({n_compared} compared)", **chosen, **expected}
+
+
+def label_facts(log_proba: np.ndarray, y: Any, classes: np.ndarray, sample_weight: Any) -> dict[str, float]:
+    """Log-loss and error rate of samples with labels, by their log probabilities of the classes (n, C)."""
+    numbers = checks.known_labels(y, classes)
+    checks.as_many_labels(numbers, len(log_proba))
+    weights = checks.sample_weight(sample_weight, len(numbers))
+    weights = np.ones(len(numbers)) if weights is None else weights.cpu().numpy()
+    own = log_proba[np.arange(len(numbers)), numbers]
+    return {
+        "log-loss": float(-(weights @ own) / weights.sum()),
+        "error rate": float(weights @ (log_proba.argmax(1) != numbers) / weights.sum()),
+    }
