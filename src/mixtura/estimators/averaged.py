@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import check_fitted, fitting, recorded
+from mixtura.estimators.estimator import check_fitted, fitting, recorded, with_constructor
 from mixtura.estimators.gaussian_mixture import (
     GaussianMixture,
     make_search,
@@ -177,6 +177,7 @@ def score_unseen(
 
 
 @storable("AveragedMixture", check=check_fitted)
+@with_constructor
 class AveragedMixture(DensityMixin, DensityEstimator):
     """Average of the densities of several Gaussian mixtures, p(x) = 1/B sum_b p_b(x) (averaged-density).
 
@@ -241,31 +242,21 @@ class AveragedMixture(DensityMixin, DensityEstimator):
     True
     """
 
+    estimator: Any = None
+    n_estimators: int = 20
+    _: KW_ONLY
+    resampling: str = "bootstrap"
+    fraction: float = 0.7
+    random_state: Any = None
+    verbose: int = 0
+    checkpoint: Any = None
+
     _attributes: ClassVar = MEMBERS
-    mixtures_: list[Mixture]
-    member_of_: Tensor
+    mixtures_: list[Mixture] = field(init=False)
+    member_of_: Tensor = field(init=False)
     _arguments: ClassVar = {
         "estimator": checks.kind_of_estimator(GaussianMixture, "a GaussianMixture, or None for one with its defaults")
     }
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        n_estimators: int = 20,
-        *,
-        resampling: str = "bootstrap",
-        fraction: float = 0.7,
-        random_state: Any = None,
-        verbose: int = 0,
-        checkpoint: Any = None,
-    ):
-        self.estimator = estimator
-        self.n_estimators = n_estimators
-        self.resampling = resampling
-        self.fraction = fraction
-        self.random_state = random_state
-        self.verbose = verbose
-        self.checkpoint = checkpoint
 
     @property
     def _base(self) -> GaussianMixture:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,7 +33,7 @@ from mixtura.estimators.averaged import (
 )
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import check_fitted, fitting, recorded
+from mixtura.estimators.estimator import check_fitted, fitting, recorded, with_constructor
 from mixtura.estimators.mixture_classifier import MixtureClassifier, make_search, make_settings
 from mixtura.estimators.rows import Rows, adopt_features
 from mixtura.estimators.training import (
@@ -55,6 +55,7 @@ from mixtura.solvers import EM, AcceleratedEM, MemberFit
 
 
 @storable("AveragedMixtureClassifier", check=check_fitted)
+@with_constructor
 class AveragedMixtureClassifier(DensityClassifier):
     """Average of several mixture classifiers.
 
@@ -124,36 +125,25 @@ class AveragedMixtureClassifier(DensityClassifier):
     True
     """
 
+    estimator: Any = None
+    n_estimators: int = 20
+    _: KW_ONLY
+    resampling: str = "bootstrap"
+    fraction: float = 0.7
+    combine: str = "posterior"
+    random_state: Any = None
+    verbose: int = 0
+    checkpoint: Any = None
+
     _attributes: ClassVar = MEMBERS
-    mixtures_: list[Mixture]
-    member_of_: Tensor
+    mixtures_: list[Mixture] = field(init=False)
+    member_of_: Tensor = field(init=False)
     _arguments: ClassVar = {
         "estimator": checks.kind_of_estimator(
             MixtureClassifier, "a MixtureClassifier, or None for one with its defaults"
         ),
         "combine": checks.among(("posterior", "density")),
     }
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        n_estimators: int = 20,
-        *,
-        resampling: str = "bootstrap",
-        fraction: float = 0.7,
-        combine: str = "posterior",
-        random_state: Any = None,
-        verbose: int = 0,
-        checkpoint: Any = None,
-    ):
-        self.estimator = estimator
-        self.n_estimators = n_estimators
-        self.resampling = resampling
-        self.fraction = fraction
-        self.combine = combine
-        self.random_state = random_state
-        self.verbose = verbose
-        self.checkpoint = checkpoint
 
     @property
     def _base(self) -> MixtureClassifier:

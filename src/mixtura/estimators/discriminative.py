@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, field
 from typing import Any, ClassVar
 
 from mixtura import checks
 from mixtura.estimators.density_classifier import DensityClassifier
-from mixtura.estimators.estimator import check_fitted, fitting
+from mixtura.estimators.estimator import check_fitted, fitting, with_constructor
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
 from mixtura.files.registry import storable
 from mixtura.selection.discriminative_fits import Growth, Setting, make_objective
@@ -15,6 +16,7 @@ from mixtura.selection.task import is_auto
 
 
 @storable("DiscriminativeMixtureClassifier", check=check_fitted)
+@with_constructor
 class DiscriminativeMixtureClassifier(DensityClassifier):
     """Classify with a Gaussian mixture per class, trained discriminatively (KJO03).
 
@@ -97,60 +99,35 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
     True
     """
 
-    growth_: tuple[Growth, ...]
-    prior_: Any
-    tradeoff_: float
-    validation_scores_: list[tuple[int, float]]
-    _arguments: ClassVar = {"tol": checks.NON_NEGATIVE | checks.AUTO}
+    n_components: Any = 1
+    _: KW_ONLY
+    covariance_type: Any = "diag"
+    rank: Any = "auto"
+    prior: Any = "auto"
+    tradeoff: Any = 0.0
+    cv: Any = 5
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    class_prior: Any = "empirical"
+    class_weight: Any = None
+    unlabeled: Any = None
+    categorical_features: Any = "from_dtype"
+    init: Any = "kmeans"
+    n_init: int = 1
+    max_iter: int = 200
+    tol: Any = "auto"
+    device: Any = None
+    memory_limit: Any = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
+    checkpoint: Any = None
 
-    def __init__(
-        self,
-        n_components: Any = 1,
-        *,
-        covariance_type: Any = "diag",
-        rank: Any = "auto",
-        prior: Any = "auto",
-        tradeoff: Any = 0.0,
-        cv: Any = 5,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        class_prior: Any = "empirical",
-        class_weight: Any = None,
-        unlabeled: Any = None,
-        categorical_features: Any = "from_dtype",
-        init: Any = "kmeans",
-        n_init: int = 1,
-        max_iter: int = 200,
-        tol: Any = "auto",
-        device: Any = None,
-        memory_limit: Any = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-        checkpoint: Any = None,
-    ):
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.rank = rank
-        self.prior = prior
-        self.tradeoff = tradeoff
-        self.cv = cv
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.class_prior = class_prior
-        self.class_weight = class_weight
-        self.unlabeled = unlabeled
-        self.categorical_features = categorical_features
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.device = device
-        self.memory_limit = memory_limit
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.checkpoint = checkpoint
+    growth_: tuple[Growth, ...] = field(init=False)
+    prior_: Any = field(init=False)
+    tradeoff_: float = field(init=False)
+    validation_scores_: list[tuple[int, float]] = field(init=False)
+    _arguments: ClassVar = {"tol": checks.NON_NEGATIVE | checks.AUTO}
 
     @fitting
     def fit(

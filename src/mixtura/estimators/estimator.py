@@ -7,8 +7,9 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args
 
 import numpy as np
 import torch
@@ -59,6 +60,20 @@ TRAINED: dict[str, Any] = {
     "converged_": bool,
     "history_": list[Record],
 }
+
+
+Class = TypeVar("Class", bound=type)
+
+
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+def with_constructor(cls: Class) -> Class:
+    """Make the constructor from the annotated arguments of a class; fitted attributes are `field(init=False)`.
+
+    It remains an ordinary class, since other packages take two dataclasses with the same fields for equal.
+    """
+    made: Any = dataclass(eq=False, repr=False)(cls)
+    del made.__dataclass_fields__, made.__dataclass_params__
+    return made
 
 
 class Estimator(BaseEstimator):

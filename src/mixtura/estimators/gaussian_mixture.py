@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import KW_ONLY, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import read_samples
 from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.density_estimator import DensityEstimator, map_log_joints
-from mixtura.estimators.estimator import atomic_fit, check_fitted, declared, fitting, recorded
+from mixtura.estimators.estimator import atomic_fit, check_fitted, declared, fitting, recorded, with_constructor
 from mixtura.estimators.labels import with_groups
 from mixtura.estimators.like_scikit_learn import Printer, ScikitLearnStart
 from mixtura.estimators.online import (
@@ -86,6 +86,7 @@ LIKE_SCIKIT_LEARN = {
 
 
 @storable("GaussianMixture", check=check_fitted)
+@with_constructor
 class GaussianMixture(DensityMixin, DensityEstimator):
     """Gaussian mixture for density estimation and clustering.
 
@@ -183,58 +184,34 @@ class GaussianMixture(DensityMixin, DensityEstimator):
     1
     """
 
-    running_: RunningMoments | None = None  # moments of `partial_fit`
-    lower_bound_: float
-    lower_bounds_: list[float]
+    n_components: Any = 1
+    _: KW_ONLY
+    covariance_type: Any = "full"
+    tol: float = 1e-3
+    reg_covar: float = 1e-6
+    max_iter: int = 100
+    n_init: int = 1
+    init_params: str = "kmeans"
+    weights_init: Any = None
+    means_init: Any = None
+    precisions_init: Any = None
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    verbose_interval: int = 10
+    checkpoint: Any = None
+    prior: Any = None
+    criterion: str = "auto"
+    rank: Any = "auto"
+    categorical_features: Any = None
+    device: Any = None
+    memory_limit: Any = None
+
+    running_: RunningMoments | None = field(default=None, init=False)  # moments of `partial_fit`
+    lower_bound_: float = field(init=False)
+    lower_bounds_: list[float] = field(init=False)
 
     _arguments: ClassVar = {"criterion": checks.among(CRITERIA, ', or "auto"') | checks.SILENT_AUTO}
-
-    def __init__(
-        self,
-        n_components: Any = 1,
-        *,
-        covariance_type: Any = "full",
-        tol: float = 1e-3,
-        reg_covar: float = 1e-6,
-        max_iter: int = 100,
-        n_init: int = 1,
-        init_params: str = "kmeans",
-        weights_init: Any = None,
-        means_init: Any = None,
-        precisions_init: Any = None,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        verbose_interval: int = 10,
-        checkpoint: Any = None,
-        prior: Any = None,
-        criterion: str = "auto",
-        rank: Any = "auto",
-        categorical_features: Any = None,
-        device: Any = None,
-        memory_limit: Any = None,
-    ):
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.init_params = init_params
-        self.weights_init = weights_init
-        self.means_init = means_init
-        self.precisions_init = precisions_init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.verbose_interval = verbose_interval
-        self.checkpoint = checkpoint
-        self.prior = prior
-        self.criterion = criterion
-        self.rank = rank
-        self.categorical_features = categorical_features
-        self.device = device
-        self.memory_limit = memory_limit
 
     @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> GaussianMixture:

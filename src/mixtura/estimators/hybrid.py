@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,7 +10,7 @@ from sklearn.utils import check_random_state
 
 from mixtura import checks
 from mixtura.estimators.density_classifier import DensityClassifier
-from mixtura.estimators.estimator import check_fitted, fitting
+from mixtura.estimators.estimator import check_fitted, fitting, with_constructor
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
 from mixtura.files.registry import storable
 from mixtura.objectives import Conditional, Hybrid, Margin
@@ -21,6 +22,7 @@ DISCRIMINATIVE = ("margin", "conditional")
 
 
 @storable("HybridMixtureClassifier", check=check_fitted)
+@with_constructor
 class HybridMixtureClassifier(DensityClassifier):
     """Classify with a Gaussian mixture per class, trained by a generative and a discriminative objective.
 
@@ -108,10 +110,36 @@ class HybridMixtureClassifier(DensityClassifier):
     True
     """
 
-    tradeoff_: float
-    margin_: float | None
-    n_epochs_: int
-    validation_scores_: list[tuple[int, tuple[float, ...]]]
+    n_components: Any = 1
+    _: KW_ONLY
+    covariance_type: Any = "full"
+    rank: Any = "auto"
+    tradeoff: Any = "auto"
+    discriminative: str = "margin"
+    margin: Any = "auto"
+    unlabeled_weight: float = 1.0
+    prior: Any = "default"
+    class_prior: Any = "empirical"
+    class_weight: Any = None
+    unlabeled: Any = None
+    categorical_features: Any = "from_dtype"
+    init: Any = "kmeans"
+    max_iter: int = 200
+    validation_fraction: float | None = 0.1
+    n_epochs: int = 50
+    batch_size: int = 100
+    learning_rate: float = 1e-3
+    checkpoint: Any = None
+    device: Any = None
+    memory_limit: Any = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
+
+    tradeoff_: float = field(init=False)
+    margin_: float | None = field(init=False)
+    n_epochs_: int = field(init=False)
+    validation_scores_: list[tuple[int, tuple[float, ...]]] = field(init=False)
     _arguments: ClassVar = {
         "discriminative": checks.among(DISCRIMINATIVE),
         "margin": checks.POSITIVE | checks.AUTO,
@@ -121,59 +149,6 @@ class HybridMixtureClassifier(DensityClassifier):
         "batch_size": checks.at_least(1),
         "learning_rate": checks.POSITIVE,
     }
-
-    def __init__(
-        self,
-        n_components: Any = 1,
-        *,
-        covariance_type: Any = "full",
-        rank: Any = "auto",
-        tradeoff: Any = "auto",
-        discriminative: str = "margin",
-        margin: Any = "auto",
-        unlabeled_weight: float = 1.0,
-        prior: Any = "default",
-        class_prior: Any = "empirical",
-        class_weight: Any = None,
-        unlabeled: Any = None,
-        categorical_features: Any = "from_dtype",
-        init: Any = "kmeans",
-        max_iter: int = 200,
-        validation_fraction: float | None = 0.1,
-        n_epochs: int = 50,
-        batch_size: int = 100,
-        learning_rate: float = 1e-3,
-        checkpoint: Any = None,
-        device: Any = None,
-        memory_limit: Any = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-    ):
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.rank = rank
-        self.tradeoff = tradeoff
-        self.discriminative = discriminative
-        self.margin = margin
-        self.unlabeled_weight = unlabeled_weight
-        self.prior = prior
-        self.class_prior = class_prior
-        self.class_weight = class_weight
-        self.unlabeled = unlabeled
-        self.categorical_features = categorical_features
-        self.init = init
-        self.max_iter = max_iter
-        self.validation_fraction = validation_fraction
-        self.n_epochs = n_epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.checkpoint = checkpoint
-        self.device = device
-        self.memory_limit = memory_limit
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
 
     @fitting
     def fit(

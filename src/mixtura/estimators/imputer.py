@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from mixtura.estimators.averaged import AveragedMixture
 from mixtura.estimators.categorical import columns_of, find_encoding
 from mixtura.estimators.density_classifier import DensityClassifier, marginal_loss
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import Estimator, check_fitted, fitting
+from mixtura.estimators.estimator import Estimator, check_fitted, fitting, with_constructor
 from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.labels import is_missing
 from mixtura.estimators.mixture_classifier import MixtureClassifier
@@ -34,6 +35,7 @@ def missing_values(X: Any) -> np.ndarray:
 
 
 @storable("MixtureImputer", check=check_fitted)
+@with_constructor
 class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     """Impute missing values by their conditional distribution under a Gaussian mixture of all samples.
 
@@ -66,16 +68,14 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     True
     """
 
+    estimator: Any = None
+    _: KW_ONLY
+    method: str = "mean"
+    add_indicator: bool = False
+    random_state: Any = None
+
     _arguments: ClassVar = {"method": checks.among(("mean", "draw")), "add_indicator": checks.SWITCH}
     _attributes: ClassVar = {"estimator_": DensityEstimator}
-
-    def __init__(
-        self, estimator: Any = None, *, method: str = "mean", add_indicator: bool = False, random_state: Any = None
-    ):
-        self.estimator = estimator
-        self.method = method
-        self.add_indicator = add_indicator
-        self.random_state = random_state
 
     @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MixtureImputer:
@@ -172,6 +172,7 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
 
 
 @storable("MarginalFeatureSelector", check=check_fitted)
+@with_constructor
 class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
     """Select features by forward selection with a mixture, in which all other features are marginalised.
 
@@ -202,15 +203,15 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
     (150, 2)
     """
 
+    estimator: Any = None
+    _: KW_ONLY
+    n_features_to_select: int = 1
+
     _arguments: ClassVar = {
         "estimator": checks.kind_of_estimator(DensityClassifier, "a classifier with a density"),
         "n_features_to_select": checks.at_least(1),
     }
     _attributes: ClassVar = {"estimator_": DensityClassifier}
-
-    def __init__(self, estimator: Any = None, *, n_features_to_select: int = 1):
-        self.estimator = estimator
-        self.n_features_to_select = n_features_to_select
 
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> MarginalFeatureSelector:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from sklearn.utils.metaestimators import available_if
 from mixtura import checks
 from mixtura.estimators.conversion import classifier_from_sklearn, classifier_to_sklearn
 from mixtura.estimators.density_classifier import DensityClassifier
-from mixtura.estimators.estimator import atomic_fit, check_fitted, fitting
+from mixtura.estimators.estimator import atomic_fit, check_fitted, fitting, with_constructor
 from mixtura.estimators.online import FIRST_STARTS, classifies_online, update_classifier
 from mixtura.estimators.rows import as_array
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
@@ -27,6 +27,7 @@ from mixtura.solvers.em import RunningMoments
 
 
 @storable("MixtureClassifier", check=check_fitted)
+@with_constructor
 class MixtureClassifier(DensityClassifier):
     """Classify with a Gaussian mixture per class.
 
@@ -158,7 +159,35 @@ class MixtureClassifier(DensityClassifier):
     True
     """
 
-    running_: RunningMoments | None = None  # moments of `partial_fit`
+    n_components: Any = "auto"
+    _: KW_ONLY
+    covariance_type: Any = "auto"
+    rank: Any = "auto"
+    objective: Any = "joint"
+    solver: Any = "auto"
+    prior: Any = "auto"
+    warp: Any = "auto"
+    temperature: Any = "auto"
+    average: int = 3
+    missing: Any = "auto"
+    cv: Any = 5
+    time_budget: float | None = None
+    class_prior: Any = "empirical"
+    class_weight: Any = None
+    unlabeled: Any = None
+    categorical_features: Any = "from_dtype"
+    init: Any = "kmeans"
+    n_init: int = 1
+    max_iter: int = 200
+    tol: float = 1e-4
+    device: Any = None
+    memory_limit: Any = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int = 0
+    checkpoint: Any = None
+
+    running_: RunningMoments | None = field(default=None, init=False)  # moments of `partial_fit`
     _arguments: ClassVar = {
         "average": checks.at_least(1),
         "objective": checks.among(OBJECTIVES, " or an objective object") | checks.of_type(Objective),
@@ -167,63 +196,6 @@ class MixtureClassifier(DensityClassifier):
         | checks.SILENT_AUTO,
         "missing": checks.among(("auto", "ignorable", "informative")),
     }
-
-    def __init__(
-        self,
-        n_components: Any = "auto",
-        *,
-        covariance_type: Any = "auto",
-        rank: Any = "auto",
-        objective: Any = "joint",
-        solver: Any = "auto",
-        prior: Any = "auto",
-        warp: Any = "auto",
-        temperature: Any = "auto",
-        average: int = 3,
-        missing: Any = "auto",
-        cv: Any = 5,
-        time_budget: float | None = None,
-        class_prior: Any = "empirical",
-        class_weight: Any = None,
-        unlabeled: Any = None,
-        categorical_features: Any = "from_dtype",
-        init: Any = "kmeans",
-        n_init: int = 1,
-        max_iter: int = 200,
-        tol: float = 1e-4,
-        device: Any = None,
-        memory_limit: Any = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: int = 0,
-        checkpoint: Any = None,
-    ):
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.rank = rank
-        self.objective = objective
-        self.solver = solver
-        self.prior = prior
-        self.warp = warp
-        self.temperature = temperature
-        self.average = average
-        self.missing = missing
-        self.cv = cv
-        self.time_budget = time_budget
-        self.class_prior = class_prior
-        self.class_weight = class_weight
-        self.unlabeled = unlabeled
-        self.categorical_features = categorical_features
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.device = device
-        self.memory_limit = memory_limit
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
-        self.checkpoint = checkpoint
 
     @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> MixtureClassifier:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.classifiers import ConditionalClassifier
-from mixtura.estimators.estimator import check_fitted, fitting, recorded, trial_watcher
+from mixtura.estimators.estimator import check_fitted, fitting, recorded, trial_watcher, with_constructor
 from mixtura.estimators.labels import read_labels, with_groups
 from mixtura.estimators.rows import Rows, is_batches, read_rows
 from mixtura.estimators.text_batches import TextBatches
@@ -56,6 +56,7 @@ PLAIN_COMPONENTS = 4  # n_components="auto" of a named solver
 
 
 @storable("NonnegativeMixtureClassifier", check=check_fitted)
+@with_constructor
 class NonnegativeMixtureClassifier(ConditionalClassifier):
     """Classifier of texts and other non-negative features, with mixtures of log-linear bases.
 
@@ -189,8 +190,30 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     True
     """
 
-    temperature_: float = 1.0
-    rows_: RowTransform | None = None
+    n_components: Any = "auto"
+    _: KW_ONLY
+    prior: Any = "auto"
+    rows: Any = "auto"
+    shared: bool = False
+    sparsity: Any = "auto"
+    solver: str = "auto"
+    temperature: Any = "auto"
+    cv: Any = 5
+    time_budget: float | None = None
+    unlabeled: Any = None
+    early_stopping: bool = True
+    validation_fraction: float = 0.1
+    n_init: int = 1
+    max_iter: int = 1000
+    tol: float = 1e-6
+    device: Any = None
+    memory_limit: Any = None
+    random_state: Any = None
+    verbose: int = 0
+    checkpoint: Any = None
+
+    temperature_: float = field(default=1.0, init=False)
+    rows_: RowTransform | None = field(default=None, init=False)
     _arguments: ClassVar = {
         "n_components": checks.at_least(1) | checks.SILENT_AUTO,
         "rows": checks.among(("auto", *ROW_TRANSFORMS), " or None") | checks.Rule("", checks.NONE.holds),
@@ -198,51 +221,6 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         "sparsity": checks.NON_NEGATIVE | checks.AUTO,
         "solver": checks.among(("auto", *NONNEGATIVE_SOLVERS)),
     }
-
-    def __init__(
-        self,
-        n_components: Any = "auto",
-        *,
-        prior: Any = "auto",
-        rows: Any = "auto",
-        shared: bool = False,
-        sparsity: Any = "auto",
-        solver: str = "auto",
-        temperature: Any = "auto",
-        cv: Any = 5,
-        time_budget: float | None = None,
-        unlabeled: Any = None,
-        early_stopping: bool = True,
-        validation_fraction: float = 0.1,
-        n_init: int = 1,
-        max_iter: int = 1000,
-        tol: float = 1e-6,
-        device: Any = None,
-        memory_limit: Any = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        checkpoint: Any = None,
-    ):
-        self.n_components = n_components
-        self.prior = prior
-        self.rows = rows
-        self.shared = shared
-        self.sparsity = sparsity
-        self.solver = solver
-        self.temperature = temperature
-        self.cv = cv
-        self.time_budget = time_budget
-        self.unlabeled = unlabeled
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.device = device
-        self.memory_limit = memory_limit
-        self.random_state = random_state
-        self.verbose = verbose
-        self.checkpoint = checkpoint
 
     # ---- fitting ---------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from mixtura import checks
 from mixtura.estimators.classifiers import Classifier
 from mixtura.estimators.density_estimator import DensityEstimator as OutlierDetection
-from mixtura.estimators.estimator import Estimator, check_fitted, fitting
+from mixtura.estimators.estimator import Estimator, check_fitted, fitting, with_constructor
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import fit_groups
@@ -28,6 +29,7 @@ def _has_density(self: Any) -> bool:
 
 
 @storable("RejectOption", check=check_fitted)
+@with_constructor
 class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
     """Classifier with a reject option for uncertain predictions and for outliers.
 
@@ -63,25 +65,18 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
     array([-1,  0])
     """
 
+    estimator: Any = None
+    _: KW_ONLY
+    confidence: float = 0.8
+    false_alarm: float | None = 0.01
+    reject_label: Any = "auto"
+
     _arguments: ClassVar = {
         "estimator": checks.kind_of_estimator(Classifier, "a classifier of mixtura"),
         "confidence": checks.SHARE,
         "false_alarm": checks.PART | checks.NONE,
     }
     _attributes: ClassVar = {"estimator_": Classifier}
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        confidence: float = 0.8,
-        false_alarm: float | None = 0.01,
-        reject_label: Any = "auto",
-    ):
-        self.estimator = estimator
-        self.confidence = confidence
-        self.false_alarm = false_alarm
-        self.reject_label = reject_label
 
     @property
     def _base(self) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, ClassVar, TypeVar, cast
+from dataclasses import KW_ONLY, field, replace
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.classifiers import ConditionalClassifier
-from mixtura.estimators.estimator import check_fitted, fitting, recorded
+from mixtura.estimators.estimator import check_fitted, fitting, recorded, with_constructor
 from mixtura.estimators.labels import read_labels
 from mixtura.estimators.rows import Rows, read_rows
 from mixtura.estimators.training import warn_of_few_rows
@@ -49,7 +49,7 @@ from mixtura.sparse.working_set import WorkingSet
 from mixtura.values.extents import extents_of, framed
 from mixtura.values.features import weigh
 
-Init = TypeVar("Init", bound=Callable[..., None])
+Class = TypeVar("Class", bound=type)
 
 # Evidence required for several components per class against one: ten to one, "strong evidence" on Jeffreys' scale. This
 # and the two variances were selected on simulated data and by cross-validation on training sets
@@ -94,10 +94,12 @@ def with_evidence(arguments: dict[str, Any], evidence: str = "default") -> dict[
     return {"evidence": same[0] if same else different} | rest
 
 
-def accept_former(evidence: str) -> Callable[[Init], Init]:
+def accept_former(evidence: str) -> Callable[[Class], Class]:
     """Let a constructor take the arguments of version 0.1 too, with a warning; `evidence` is its default."""
 
-    def accept(init: Init) -> Init:
+    def accept(cls: Class) -> Class:
+        init: Any = cls.__init__
+
         @functools.wraps(init)
         def construct(self: Any, *arguments: Any, **named: Any) -> None:
             former = [name for name in named if name in EVIDENCE_RULES]
@@ -110,12 +112,15 @@ def accept_former(evidence: str) -> Callable[[Init], Init]:
                 )
             init(self, *arguments, **named)
 
-        return cast(Init, construct)
+        setattr(cls, "__init__", construct)  # noqa: B010 - the type checker refuses the assignment
+        return cls
 
     return accept
 
 
 @storable("SparseMixtureClassifier", check=check_fitted, upgrade=with_evidence)
+@accept_former("default")
+@with_constructor
 class SparseMixtureClassifier(ConditionalClassifier):
     """Classifier with a sparse discriminative mixture per class, fitted by sparse Bayesian learning [1]_.
 
@@ -219,7 +224,25 @@ class SparseMixtureClassifier(ConditionalClassifier):
     True
     """
 
-    model_: SparseModel
+    n_components: Any = 3
+    _: KW_ONLY
+    kernel: Any = "polynomial"
+    degree: int = 2
+    gamma: float = 1.0
+    coef0: float = 1.0
+    scaling: bool = True
+    evidence: Any = "default"
+    n_init: int = 3
+    max_iter: int = 5000
+    tol: float = 1e-5
+    working_set: Any = "auto"
+    device: Any = None
+    memory_limit: Any = None
+    random_state: Any = None
+    verbose: int = 0
+    checkpoint: Any = None
+
+    model_: SparseModel = field(init=False)
 
     _arguments: ClassVar = {
         "kernel": checks.among(KERNELS, ", None (the features themselves) or a function of two arrays of rows")
@@ -233,44 +256,6 @@ class SparseMixtureClassifier(ConditionalClassifier):
         "working_set": checks.among(("auto",), ", True or False") | checks.Rule("", checks.SWITCH.holds),
     }
     _attributes: ClassVar = {"model_": SparseModel}
-
-    @accept_former("default")
-    def __init__(
-        self,
-        n_components: Any = 3,
-        *,
-        kernel: Any = "polynomial",
-        degree: int = 2,
-        gamma: float = 1.0,
-        coef0: float = 1.0,
-        scaling: bool = True,
-        evidence: Any = "default",
-        n_init: int = 3,
-        max_iter: int = 5000,
-        tol: float = 1e-5,
-        working_set: Any = "auto",
-        device: Any = None,
-        memory_limit: Any = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        checkpoint: Any = None,
-    ):
-        self.n_components = n_components
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.scaling = scaling
-        self.evidence = evidence
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.working_set = working_set
-        self.device = device
-        self.memory_limit = memory_limit
-        self.random_state = random_state
-        self.verbose = verbose
-        self.checkpoint = checkpoint
 
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseMixtureClassifier:
@@ -557,6 +542,7 @@ def _tensor(rows: Rows) -> Tensor:
 @storable(
     "RelevanceVectorClassifier", check=check_fitted, upgrade=functools.partial(with_evidence, evidence="published")
 )
+@accept_former("published")
 class RelevanceVectorClassifier(SparseMixtureClassifier):
     """Relevance vector machine [1]_ for any number of classes.
 
@@ -607,7 +593,6 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
     True
     """
 
-    @accept_former("published")
     def __init__(
         self,
         *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from mixtura import checks
 from mixtura.estimators.classifiers import Classifier
 from mixtura.estimators.density_classifier import marginal_loss
-from mixtura.estimators.estimator import Estimator, check_fitted, fitting
+from mixtura.estimators.estimator import Estimator, check_fitted, fitting, with_constructor
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.refits import fit_groups, refit, split_samples
 from mixtura.estimators.rows import PandasLike, as_array
@@ -27,6 +28,7 @@ MOST_JUDGED = 1000  # held-out rows by which `select` judges
 
 
 @storable("TableClassifier", check=check_fitted)
+@with_constructor
 class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
     """Classify the rows of a data frame as it was read from a file; ``mixtura fit`` writes such models.
 
@@ -66,6 +68,10 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
     array(['a'], dtype='<U1')
     """
 
+    estimator: Any = None
+    columns: Sequence[TableColumn] = ()
+    select: bool = False
+
     _arguments: ClassVar = {
         "columns": checks.Rule(
             "a list of at least one TableColumn",
@@ -74,13 +80,8 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
         "estimator": checks.kind_of_estimator(Classifier, "a classifier of mixtura"),
         "select": checks.SWITCH,
     }
-    columns_: list[TableColumn]
-    notes_: list[str]
-
-    def __init__(self, estimator: Any = None, columns: Sequence[TableColumn] = (), select: bool = False):
-        self.estimator = estimator
-        self.columns = columns
-        self.select = select
+    columns_: list[TableColumn] = field(init=False)
+    notes_: list[str] = field(init=False)
 
     @property
     def features(self) -> list[TableColumn]:
