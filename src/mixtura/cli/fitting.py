@@ -26,7 +26,7 @@ from mixtura.cli.tables import (
     read_table,
 )
 from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
-from mixtura.estimators.classifiers import DensityClassifier
+from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.sparse import SparseMixtureClassifier

@@ -20,7 +20,7 @@ from mixtura.cli.held_out_rows import (
 )
 from mixtura.cli.output import Answer, check_place, decimals, percents, progress
 from mixtura.cli.tables import missing_values, names_of, read_problem, read_table
-from mixtura.estimators.classifiers import DensityClassifier
+from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.table_columns import category_of, entries_of
 from mixtura.files.models import write_atomically
 from mixtura.inspection.outliers import threshold_of
