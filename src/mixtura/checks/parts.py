@@ -77,42 +77,51 @@ def feature_names(estimator: Any) -> np.ndarray | None:
     return vars(estimator).get("feature_names_in_")
 
 
-def fitted_classes(estimator: Any, n_classes: int) -> None:
-    """Check that there is one label for each class of the model."""
-    is_kind("classes_", estimator.classes_, np.ndarray)
-    labels = estimator.classes_.tolist()
-    same_size("classes_", len(set(labels)) if estimator.classes_.ndim == 1 else 0, n_classes)
-    same_size("classes_", len(labels), n_classes)
+def fitted_classes(name: str, labels: Any, model: Any) -> None:
+    """Check that labels are distinct."""
+    is_kind(name, labels, np.ndarray)
+    same_size(name, len(set(labels.tolist())) if labels.ndim == 1 else 0, labels.size)
 
 
-def fitted_prior(estimator: Any) -> None:
+def fitted_prior(name: str, probabilities: Any, model: Any) -> None:
     """Check that there is one probability for each class."""
-    is_kind("class_prior_", estimator.class_prior_, np.ndarray)
-    numbers("class_prior_", torch.from_numpy(estimator.class_prior_), estimator.classes_.shape)
-    if (
-        not bool((estimator.class_prior_ >= 0).all())
-        or abs(float(estimator.class_prior_.sum()) - 1) > PROBABILITY_ERROR
-    ):
-        raise ValueError("class_prior_ is not one probability for each class")
-    if estimator.class_offsets_ is not None:
-        is_kind("class_offsets_", estimator.class_offsets_, np.ndarray)
-        numbers("class_offsets_", torch.from_numpy(estimator.class_offsets_), estimator.classes_.shape)
-    reference = estimator.set_reference_
+    numbers_of_classes(name, probabilities, model)
+    if not bool((probabilities >= 0).all()) or abs(float(probabilities.sum()) - 1) > PROBABILITY_ERROR:
+        raise ValueError(f"{name} is not one probability for each class")
+
+
+def numbers_of_classes(name: str, values: Any, model: Any) -> None:
+    """Check that there is one number for each class, if there are any."""
+    if values is not None:
+        is_kind(name, values, np.ndarray)
+        numbers(name, torch.from_numpy(values), model.classes_.shape)
+
+
+def fitted_sets(name: str, reference: Any, model: Any) -> None:
+    """Check numbers of classes and scores, (n, 2), if there are any."""
     if reference is not None:
-        is_kind("set_reference_", reference, np.ndarray)
-        numbers("set_reference_", torch.from_numpy(reference), (len(reference), 2))
-        if not np.isin(reference[:, 0], np.arange(len(estimator.classes_))).all():
-            raise ValueError("set_reference_ has numbers of classes that the model does not have")
+        is_kind(name, reference, np.ndarray)
+        numbers(name, torch.from_numpy(reference), (len(reference), 2))
+        if not np.isin(reference[:, 0], np.arange(len(model.classes_))).all():
+            raise ValueError(f"{name} has numbers of classes that the model does not have")
 
 
-def fitted_reference(name: str, scores: Any) -> None:
+def fitted_reference(name: str, scores: Any, model: Any) -> None:
     """Check the sorted outlier scores of held-out samples, if there are any."""
-    if scores is None:
-        return
-    is_kind(name, scores, np.ndarray)
-    numbers(name, torch.from_numpy(scores), (max(1, scores.size),))
-    if bool((np.diff(scores) < 0).any()):
-        raise ValueError(f"{name} is not sorted")
+    if scores is not None:
+        is_kind(name, scores, np.ndarray)
+        numbers(name, torch.from_numpy(scores), (max(1, scores.size),))
+        if bool((np.diff(scores) < 0).any()):
+            raise ValueError(f"{name} is not sorted")
+
+
+def fitted_names(name: str, names: Any, model: Any) -> None:
+    """Check the names of the columns that an estimator was fitted to, if they had any."""
+    if names is not None:
+        is_kind(name, names, np.ndarray)
+        same_size(name, names.size, model.n_features_in_)
+        for entry in names.tolist():
+            is_kind(name, entry, str)
 
 
 def concentration(value: object) -> float:

@@ -28,7 +28,13 @@ from mixtura.objectives import posteriors
 class Classifier(ClassifierMixin, Estimator):
     """Predictions of a classifier from the scores of its classes: log p(x, c), up to a constant per row."""
 
-    _attributes: ClassVar = TRAINED
+    _attributes: ClassVar = TRAINED | {
+        "classes_": checks.fitted_classes,
+        "class_prior_": checks.fitted_prior,
+        "class_offsets_": checks.numbers_of_classes,
+        "set_reference_": checks.fitted_sets,
+        "temperature_": checks.POSITIVE,
+    }
     classes_: np.ndarray
     n_components_: Any
     n_parameters_: Any

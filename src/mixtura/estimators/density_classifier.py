@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +42,13 @@ DRAWS = 16
 class DensityClassifier(Classifier, DensityEstimator):
     """A classifier whose classes are Gaussian mixtures."""
 
+    _attributes: ClassVar = {
+        "label_noise_": checks.SHARE,
+        "training_prior_": checks.numbers_of_classes,
+        "further_members_": tuple[Member, ...],
+        "average_temperature_": checks.POSITIVE,
+        "missingness_": Missingness | None,
+    }
     class_prior_: np.ndarray
     label_noise_: float = 0.0
     training_prior_: np.ndarray | None = None  # class probabilities that the temperature was estimated with
@@ -217,25 +224,15 @@ class DensityClassifier(Classifier, DensityEstimator):
 
     def _check_fitted(self) -> None:
         super()._check_fitted()
-        checks.fitted_classes(self, self.mixture_.n_classes)
-        checks.fitted_prior(self)
-        checks.positive("temperature_", self.temperature_)
-        checks.share("label_noise_", self.label_noise_)
-        checks.positive("average_temperature_", self.average_temperature_)
-        checks.is_kind("further_members_", self.further_members_, tuple)
+        checks.same_size("classes_", len(self.classes_), self.mixture_.n_classes)
         for member in self.further_members_:
-            checks.is_kind("further_members_", member, Member)
             checks.same_size("further_members_", member.n_inputs, self.mixture_.n_features)
             checks.same_size("further_members_", member.mixture.n_classes, self.mixture_.n_classes)
         if self.missingness_ is not None:
-            checks.is_kind("missingness_", self.missingness_, Missingness)
             checks.same_size("missingness_", len(self.missingness_.log_odds), self.mixture_.n_classes)
             checks.positions("missingness_", self.missingness_.columns, self.mixture_.n_features)
-        if self.training_prior_ is not None:
-            checks.is_kind("training_prior_", self.training_prior_, np.ndarray)
-            checks.numbers("training_prior_", torch.from_numpy(self.training_prior_), self.classes_.shape)
-            if not bool((self.training_prior_ > 0).all()):
-                raise ValueError("training_prior_ is not one probability above 0 for each class")
+        if self.training_prior_ is not None and not bool((self.training_prior_ > 0).all()):
+            raise ValueError("training_prior_ is not one probability above 0 for each class")
 
     def explain(self, X: Any, classes: Any = None, n_orders: int | None = None, random_state: Any = 0) -> Explanation:
         """Compute the contributions of features to the log-odds of a class (Shapley values by exact marginalisation).

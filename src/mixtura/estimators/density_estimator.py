@@ -38,6 +38,10 @@ from mixtura.model.transforms import Recoding, Transform
 from mixtura.objectives import posteriors
 
 
+def _check_positions(name: str, columns: tuple[int, ...], model: DensityEstimator) -> None:
+    checks.positions(name, torch.tensor(columns, dtype=torch.int64), model.mixture_.n_features)
+
+
 class DensityEstimator(Estimator):
     """Base of estimators with a fitted Gaussian mixture, `mixture_`."""
 
@@ -45,7 +49,10 @@ class DensityEstimator(Estimator):
         "mixture_": Mixture,
         "warp_": Transform | None,
         "encoding_": Encoding | None,
-        "unobserved_": tuple,
+        "unobserved_": (tuple, _check_positions),
+        "outlier_reference_": checks.fitted_reference,
+        "doubt_reference_": checks.fitted_reference,
+        "doubt_weight_": checks.NON_NEGATIVE,
     }
     mixture_: Mixture
     warp_: Transform | None = None  # transform of the features, fitted before the mixture
@@ -167,16 +174,10 @@ class DensityEstimator(Estimator):
 
     def _check_fitted(self) -> None:
         super()._check_fitted()
-        n_features = self.mixture_.n_features
-        encoding = self.encoding_
+        n_features, encoding, warp = self.mixture_.n_features, self.encoding_, self.warp_
         expected = self.n_features_in_ if encoding is None else encoding.n_columns
-        n_columns = n_features if self.warp_ is None else self.warp_.n_inputs
-        checks.same_size("n_features_in_", expected, n_columns)
-        checks.fitted_reference("outlier_reference_", self.outlier_reference_)
-        checks.fitted_reference("doubt_reference_", self.doubt_reference_)
-        checks.non_negative("doubt_weight_", self.doubt_weight_)
-        checks.positions("unobserved_", torch.tensor(self.unobserved_, dtype=torch.int64), n_features)
-        checks.same_size("warp_", n_features if self.warp_ is None else self.warp_.n_outputs, n_features)
+        checks.same_size("n_features_in_", expected, n_features if warp is None else warp.n_inputs)
+        checks.same_size("warp_", n_features if warp is None else warp.n_outputs, n_features)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

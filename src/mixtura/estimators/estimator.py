@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral
+from types import FunctionType
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args
 
 import numpy as np
@@ -80,7 +81,8 @@ class Estimator(BaseEstimator):
     """An estimator that can be saved: all of its arguments and all fitted attributes."""
 
     _arguments: ClassVar[dict[str, Any]] = ARGUMENTS  # their rules, or functions that raise an error
-    _attributes: ClassVar[dict[str, Any]] = {}  # types of fitted attributes
+    # Fitted attributes: their types, their rules, or functions of name, value and model; a tuple has several.
+    _attributes: ClassVar[dict[str, Any]] = {}
     n_features_in_: int
     search_: SearchTable | None = None  # of what was compared
     n_iter_: int
@@ -117,19 +119,19 @@ class Estimator(BaseEstimator):
 
     def _check_fitted(self) -> None:
         """Raise a ValueError unless the fitted attributes are complete and consistent."""
-        for name, kind in declared(type(self), "_attributes").items():
+        for name, rule in declared(type(self), "_attributes").items():
             value = getattr(self, name)
-            if not fits(value, kind):
-                raise ValueError(f"{name} is a {type(value).__name__}")
-            if isinstance(value, list):
-                for entry in value:
-                    checks.is_kind(name, entry, get_args(kind))
-        names = checks.feature_names(self)
-        if names is not None:
-            checks.is_kind("feature_names_in_", names, np.ndarray)
-            checks.same_size("feature_names_in_", names.size, self.n_features_in_)
-            for name in names.tolist():
-                checks.is_kind("feature_names_in_", name, str)
+            for part in rule if isinstance(rule, tuple) else (rule,):
+                if isinstance(part, checks.Rule):
+                    checks.require(name, value, part)
+                elif isinstance(part, FunctionType):
+                    part(name, value, self)
+                elif not fits(value, part):
+                    raise ValueError(f"{name} is a {type(value).__name__}")
+                elif isinstance(value, list | tuple) and get_args(part):
+                    for entry in value:
+                        checks.is_kind(name, entry, get_args(part)[0])
+        checks.fitted_names("feature_names_in_", checks.feature_names(self), self)
 
     def _selected_settings(self) -> dict[str, Any]:
         """Values that the fit selected for arguments "auto", and those of arguments that direct a selection alone."""

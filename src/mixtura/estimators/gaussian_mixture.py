@@ -211,6 +211,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
     lower_bound_: float = field(init=False)
     lower_bounds_: list[float] = field(init=False)
 
+    _attributes: ClassVar = {"lower_bound_": float}
     _arguments: ClassVar = {"criterion": checks.among(CRITERIA, ', or "auto"') | checks.SILENT_AUTO}
 
     @fitting
@@ -355,7 +356,6 @@ class GaussianMixture(DensityMixin, DensityEstimator):
     def _check_fitted(self) -> None:
         super()._check_fitted()
         checks.same_size("mixture_", self.mixture_.n_classes, 1)
-        checks.is_kind("lower_bound_", self.lower_bound_, float)
 
     @by_parts()
     def predict(self, X: Any) -> Any:

@@ -212,8 +212,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     verbose: int = 0
     checkpoint: Any = None
 
-    temperature_: float = field(default=1.0, init=False)
     rows_: RowTransform | None = field(default=None, init=False)
+    _attributes: ClassVar = {"mixture_": LogLinearMixture, "rows_": RowTransform | None}
     _arguments: ClassVar = {
         "n_components": checks.at_least(1) | checks.SILENT_AUTO,
         "rows": checks.among(("auto", *ROW_TRANSFORMS), " or None") | checks.Rule("", checks.NONE.holds),
@@ -598,13 +598,9 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     def _check_fitted(self) -> None:
         super()._check_fitted()
-        checks.is_kind("mixture_", self.mixture_, LogLinearMixture)
-        checks.fitted_classes(self, self.mixture_.n_classes)
-        checks.fitted_prior(self)
+        checks.same_size("classes_", len(self.classes_), self.mixture_.n_classes)
         checks.same_size("n_features_in_", self.n_features_in_, self.mixture_.n_features)
-        checks.positive("temperature_", self.temperature_)
         if self.rows_ is not None:
-            checks.is_kind("rows_", self.rows_, RowTransform)
             checks.same_size("weights of features", len(self.rows_.weights), self.mixture_.n_features)
 
     def __sklearn_tags__(self):

@@ -76,7 +76,7 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         "confidence": checks.SHARE,
         "false_alarm": checks.PART | checks.NONE,
     }
-    _attributes: ClassVar = {"estimator_": Classifier}
+    _attributes: ClassVar = {"estimator_": Classifier, "classes_": checks.fitted_classes}
 
     @property
     def _base(self) -> Any:

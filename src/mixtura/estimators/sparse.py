@@ -517,7 +517,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
 
     def _check_fitted(self) -> None:
         super()._check_fitted()
-        checks.fitted_classes(self, int(self.model_.mixture.class_of[-1]) + 1)
+        checks.same_size("classes_", len(self.classes_), int(self.model_.mixture.class_of[-1]) + 1)
         checks.same_size("n_features_in_", self.n_features_in_, len(self.model_.scaling.centre))
 
     def __sklearn_tags__(self):
