@@ -9,8 +9,7 @@ from mixtura import MixtureClassifier
 from mixtura.checks import RepairWarning
 from mixtura.engine.sources import TensorSource
 from mixtura.init.description import SAMPLED_ROWS, describe
-from mixtura.init.label_spreading import graph_of, spread
-from mixtura.init.starts import spread_samples
+from mixtura.init.starts import graph_of, spread, spread_samples
 
 
 def dense_graph(rows, n_neighbours):

@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss
 from mixtura import MixtureClassifier, load
 from mixtura.covariances.product import estimate_strength
 from mixtura.engine.sources import TensorSource
-from mixtura.init.recoding import MOST_INDICATORS, N_FOLDS, recode, with_frequencies
+from mixtura.init.transforms import MOST_INDICATORS, N_FOLDS, recode, with_frequencies
 from mixtura.model.transforms import Recoding, Warp
 from test_bad_input import refused
 from test_categorical import mixed_samples, slow_log_joint

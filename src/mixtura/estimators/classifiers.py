@@ -15,10 +15,10 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.estimators.estimator import TRAINED, Estimator
+from mixtura.estimators.labels import accuracy_of_batches, accuracy_of_collection, only_labeled
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out, probabilities_of
 from mixtura.estimators.rows import as_array, is_batches, is_dask
-from mixtura.estimators.scoring import accuracy_of_batches, accuracy_of_collection, only_labeled
 from mixtura.inspection.class_priors import checked_costs, estimate_prior
 from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_suspicious, set_thresholds
 from mixtura.inspection.summaries import ModelSummary, Table, fit_facts, label_facts

@@ -24,9 +24,9 @@ from mixtura.estimators.density_estimator import (
     map_log_joints,
     read_as_fitted,
 )
+from mixtura.estimators.labels import only_labeled
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.rows import PandasLike, Rows, as_array
-from mixtura.estimators.scoring import only_labeled
 from mixtura.inspection.explanations import Explanation, Game, Loss, log_odds, marginal_importances, shapley_values
 from mixtura.inspection.graphs import AverageGraph, ClassifierGraph, GaussianScores
 from mixtura.inspection.summaries import component_entropies, feature_names

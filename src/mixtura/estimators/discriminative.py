@@ -10,8 +10,7 @@ from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.estimator import check_fitted, fitting, with_constructor
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
 from mixtura.files.registry import storable
-from mixtura.selection.discriminative_fits import Growth, Setting, make_objective
-from mixtura.selection.penalties import PenaltySearch
+from mixtura.selection.penalties import Growth, PenaltySearch, Setting, make_objective
 from mixtura.selection.task import is_auto
 
 

@@ -23,11 +23,9 @@ from mixtura.covariances import COVARIANCES, TiedCovariance
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import read_samples
-from mixtura.estimators.conversion import mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.density_estimator import DensityEstimator, map_log_joints
 from mixtura.estimators.estimator import atomic_fit, check_fitted, declared, fitting, recorded, with_constructor
 from mixtura.estimators.labels import with_groups
-from mixtura.estimators.like_scikit_learn import Printer, ScikitLearnStart
 from mixtura.estimators.online import (
     FIRST_STARTS,
     advance,
@@ -40,6 +38,7 @@ from mixtura.estimators.online import (
 )
 from mixtura.estimators.parts import by_parts, is_streamed, read_stream
 from mixtura.estimators.rows import read_rows
+from mixtura.estimators.scikit_learn import Printer, ScikitLearnStart, mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.training import (
     Data,
     Settings,

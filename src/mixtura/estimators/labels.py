@@ -1,4 +1,4 @@
-"""Labels of users become class numbers; weights of classes."""
+"""Labels of users become class numbers; weights of classes; scores of labeled samples."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.metrics import get_scorer
+from sklearn.utils import _safe_indexing
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.rows import FrameLike, is_missing, missing_objects
+from mixtura.estimators.rows import FrameLike, is_dask, is_missing, missing_objects
 from mixtura.selection.splits import Grouped
+from mixtura.streams.batches import named_batches
 
 FEW_LABELS = 2**14  # largest number of labels on a GPU that are read on the host
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -238,3 +241,88 @@ def _factors_of(class_weight: Any, classes: np.ndarray, numbers: Tensor, weights
         totals.index_add_(0, numbers, torch.ones(len(numbers), dtype=torch.float64) if weights is None else weights)
         return totals.sum() / (len(classes) * totals)
     return torch.from_numpy(compute_class_weight(class_weight, classes=classes, y=classes[numbers]).astype(float))
+
+
+@dataclass(frozen=True)
+class LabeledScorer:
+    """A scikit-learn scorer of the labeled samples.
+
+    Cross-validation holds out unlabeled samples too. Most scorers count them as errors; this one ignores them.
+
+    Parameters
+    ----------
+    scoring : str or callable, default="accuracy"
+        A scorer, as `sklearn.metrics.get_scorer` takes it.
+    unlabeled : object, default=-1
+        The label of unlabeled samples; np.nan stands for every missing label.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from mixtura import LabeledScorer, MixtureClassifier
+    >>> from mixtura.datasets import make_ripley
+    >>> X, y = make_ripley(60, random_state=0)
+    >>> y[::3] = -1
+    >>> model = MixtureClassifier(1, unlabeled=-1)
+    >>> scores = cross_val_score(model, X, y, scoring=LabeledScorer("neg_log_loss", unlabeled=-1))
+    >>> bool((scores > -0.6).all())
+    True
+    """
+
+    scoring: Any = "accuracy"
+    unlabeled: Any = -1
+
+    def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the score of the labeled samples of X and y."""
+        X, y, sample_weight = only_labeled(X, y, sample_weight, self.unlabeled)
+        known = {} if sample_weight is None else {"sample_weight": sample_weight}
+        return float(get_scorer(self.scoring)(estimator, X, y, **known))
+
+
+def only_labeled(X: Any, y: Any, sample_weight: Any, unlabeled: Any) -> tuple[Any, Any, Any]:
+    """The samples that have a label."""
+    labeled = labeled_samples(y, unlabeled)
+    if labeled.all():
+        return X, y, sample_weight
+    if not labeled.any():
+        raise ValueError(f"y holds no labeled sample to score: every label is {unlabeled!r}.")
+    return tuple(_some(part, labeled) for part in (X, y, sample_weight))
+
+
+def accuracy_of_batches(model: Any, batches: Any) -> float:
+    """The accuracy on the labeled samples of batches of (X, y) or (X, y, sample_weight)."""
+    counts = np.zeros(2)
+    for batch in named_batches(batches):
+        if len(batch.X):
+            checks.given_labels(batch.y, f"{batch.origin}: {type(model).__name__}")
+            counts += _counts(model.predict(batch.X), batch.y, batch.sample_weight, model.unlabeled)
+    return _accuracy(counts)
+
+
+def accuracy_of_collection(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
+    """The accuracy on the labeled samples of a Dask collection; predictions and labels come into this process."""
+    parts = (model.predict(X), y, sample_weight)
+    predicted, labels, weights = (part.compute() if is_dask(part) else part for part in parts)
+    return _accuracy(_counts(predicted, labels, weights, model.unlabeled))
+
+
+def _counts(predicted: Any, y: Any, sample_weight: Any, unlabeled: Any) -> np.ndarray:
+    """The weights of the correctly predicted and of all labeled samples."""
+    (labels, _), (predicted_labels, _) = as_labels(y), as_labels(predicted)
+    weights = checks.sample_weight(sample_weight, len(labels), all_rows=False)
+    shares = np.ones(len(labels)) if weights is None else weights.cpu().numpy()
+    shares = shares * labeled_samples(y, unlabeled)
+    return np.array([shares @ (predicted_labels == labels), shares.sum()])
+
+
+def _accuracy(counts: np.ndarray) -> float:
+    if counts[1] == 0:
+        raise ValueError("y holds no labeled sample to score.")
+    return float(counts[0] / counts[1])
+
+
+def _some(values: Any, chosen: np.ndarray) -> Any:
+    if values is None or isinstance(values, Tensor):
+        return None if values is None else values[chosen]
+    return _safe_indexing(values, np.flatnonzero(chosen))

@@ -10,11 +10,11 @@ import numpy as np
 from sklearn.utils.metaestimators import available_if
 
 from mixtura import checks
-from mixtura.estimators.conversion import classifier_from_sklearn, classifier_to_sklearn
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.estimator import atomic_fit, check_fitted, fitting, with_constructor
 from mixtura.estimators.online import FIRST_STARTS, classifies_online, update_classifier
 from mixtura.estimators.rows import as_array
+from mixtura.estimators.scikit_learn import classifier_from_sklearn, classifier_to_sklearn
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
 from mixtura.files.registry import storable
 from mixtura.model.mixture import Member

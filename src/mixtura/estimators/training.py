@@ -36,8 +36,7 @@ from mixtura.estimators.rows import Rows, is_batches, is_dask
 from mixtura.files.registry import as_loaded
 from mixtura.init.description import Description
 from mixtura.init.description import describe as describe_samples
-from mixtura.init.johnson import fit_warp
-from mixtura.init.recoding import recode
+from mixtura.init.transforms import fit_warp, recode
 from mixtura.inspection.outliers import left_out, outlier_scores, reference_of
 from mixtura.model.missingness import Missingness, estimate_missingness
 from mixtura.model.mixture import Member, Mixture

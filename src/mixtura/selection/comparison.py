@@ -19,9 +19,8 @@ from mixtura.covariances import Product
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import TensorSource
 from mixtura.init.description import Description, describe
-from mixtura.init.johnson import fit_warp
-from mixtura.init.recoding import recode, with_frequencies
 from mixtura.init.starts import Clusters, cluster_classes, mixture_of
+from mixtura.init.transforms import fit_warp, recode, with_frequencies
 from mixtura.model.mixture import Mixture
 from mixtura.model.temperature import Temperature, with_noise
 from mixtura.model.transforms import Recoding, Transform, Warp

@@ -13,8 +13,8 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.sources import Source, TensorSource, warped
 from mixtura.init.description import Description, describe
-from mixtura.init.recoding import with_frequencies
 from mixtura.init.starts import starting_mixture
+from mixtura.init.transforms import with_frequencies
 from mixtura.model.missingness import Missingness
 from mixtura.model.mixture import Mixture
 from mixtura.model.transforms import Recoding, Transform
