@@ -72,9 +72,9 @@ def with_constructor(cls: Class) -> Class:
 
     It remains an ordinary class, since other packages take two dataclasses with the same fields for equal.
     """
-    made: Any = dataclass(eq=False, repr=False)(cls)
-    del made.__dataclass_fields__, made.__dataclass_params__
-    return made
+    constructed: Any = dataclass(eq=False, repr=False)(cls)
+    del constructed.__dataclass_fields__, constructed.__dataclass_params__
+    return constructed
 
 
 class Estimator(BaseEstimator):
