@@ -216,10 +216,7 @@ def file_of(name: str) -> Path:
 
 def test_class_names_are_unique():
     names = Counter(
-        node.name
-        for path in source_files()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ClassDef)
+        node.name for path in source_files() for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)
     )
     assert not [name for name, count in names.items() if count > 1]
 

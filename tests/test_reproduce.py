@@ -170,6 +170,16 @@ def test_a_fit_that_is_worse_than_its_start_is_not_called_better(start, verdict)
 
 
 @with_results
+def test_every_hybrid_that_starts_from_averages_is_compared_with_them():
+    (block,) = [block for block in comparison.BLOCKS if block.name == "settings by validation"]
+    starts = block.starts(stamps.RESULTS)
+    results = json.loads((stamps.RESULTS / "hybrid.json").read_text())["MNIST (pca50), searched"]
+    from_averages = {name for name, runs in results.items() if any(r.get("start") == "averaged" for r in runs.values())}
+    assert from_averages == {"LL+LM", "LM", "LL+CLL", "CLL"}
+    assert all(len(starts["MNIST (pca50)", name]) for name in from_averages)
+
+
+@with_results
 def test_every_paper_has_a_sentence_on_its_claim():
     from studies.claims import CLAIMS
 
