@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,9 @@ def newest(rows: list[Row]) -> list[Row]:
 
 
 def part_of(rows: list[Row]) -> str:
-    """The part that is shown first: evaluation sets once they are run."""
-    return "evaluation" if any(row["part"] == "evaluation" for row in rows) else "development"
+    """The part that is shown first: evaluation sets once the default is run on them."""
+    own = {row["part"] for row in rows if row["classifier"] == OURS}
+    return "evaluation" if "evaluation" in own else "development"
 
 
 def pair(rows: list[Row], first: str, second: str, measure: str) -> tuple[dict[str, float], dict[str, float]]:
@@ -195,13 +197,21 @@ USES = {
 }
 
 
+def circumstances() -> str:
+    """Machine and versions of the run on evaluation sets, and fits that were stopped."""
+    run = tomllib.loads((defaults.RESULTS / "defaults_evaluation.toml").read_text("utf-8"))
+    stopped = [f"{s['classifier']} on {s['set']} after {s['minutes']} minutes" for s in run["stopped"]]
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    return f"Machine: {run['machine']}; {versions}. Stopped and absent: {', '.join(stopped)}."
+
+
 def page(rows: list[Row]) -> str:
     rows = newest(rows)
     lines = ["# Defaults", "", "Written by `python -m benchmarks defaults`.", ""]
     lines += [INTRODUCTION]
     for part in ("evaluation", "development", "generators"):
         of_part = [row for row in rows if row["part"] == part]
-        if not of_part:
+        if not any(row["classifier"] == OURS for row in of_part):
             continue
         n_sets = len({row["set"] for row in of_part})
         folds = len({row["fold"] for row in of_part})
@@ -209,6 +219,7 @@ def page(rows: list[Row]) -> str:
         codes = sorted({row["code"] for row in of_part if row["classifier"] == OURS})
         lines += [f"## {part.capitalize()} sets", "", USES[part], ""]
         lines += [f"{n_sets}{listed} sets, at most {folds} of 5 folds. Code of the mixtures: {', '.join(codes)}.", ""]
+        lines += [circumstances(), ""] if part == "evaluation" else []
         for condition in defaults.CONDITIONS:
             chosen = [row for row in of_part if row["condition"] == condition]
             if any(row["classifier"] != OURS for row in chosen):
@@ -254,9 +265,9 @@ def draw(rows: list[Row]) -> None:
 
     rows = newest(rows)
     part = part_of(rows)
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
     of_part = [row for row in rows if row["part"] == part and not row["classifier"].startswith("MixtureClassifier(1")]
     names = [n for n in rivals([r for r in of_part if r["condition"] == "complete"]) if not n.endswith(IMPUTED)]
+    figure, axes = plt.subplots(1, 2, figsize=(10, 1.8 + 0.5 * len(names)), layout="constrained", sharey=True)
     for ax, measure, unit in zip(axes, ("error", "log-loss"), ("error, percentage points", "log-loss"), strict=True):
         for shift, condition, label in ((-0.12, "complete", "complete"), (0.12, "random 30", "30 % missing")):
             chosen = [row for row in of_part if row["condition"] == condition]
