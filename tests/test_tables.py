@@ -2,6 +2,8 @@
 
 import gzip
 import io
+import json
+import re
 import sys
 from datetime import date
 
@@ -14,6 +16,8 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from mixtura import MixtureClassifier, load  # noqa: E402
+from mixtura.cli.commands import run  # noqa: E402
+from mixtura.cli.fitting import train_on_file  # noqa: E402
 from mixtura.cli.tables import read_problem, read_table  # noqa: E402
 from mixtura.datasets import load_penguins  # noqa: E402
 from mixtura.estimators import TableClassifier, TableColumn  # noqa: E402
@@ -275,6 +279,61 @@ def test_a_large_table_is_a_sample_of_its_rows(tmp_path):
     assert 200 < len(table) <= 500
     np.testing.assert_array_equal(table.index, table["a"])
     assert 2000 < table["a"].mean() < 3000
+
+
+@pytest.mark.parametrize("categorical", [False, True])
+def test_a_table_larger_than_memory_trains_the_model_that_its_sample_chose(categorical, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 4000)
+    frame = pd.DataFrame(rng.normal(size=(4000, 2)) + y[:, None], columns=["a", "b"]).mask(rng.random((4000, 2)) < 0.1)
+    if categorical:
+        frame["colour"] = np.where(rng.random(4000) < 0.7, np.array(["red", "blue", "grey"])[y], None)
+    path, labels = tmp_path / "t.csv.gz", np.where(rng.random(4000) < 0.01, "rare", y.astype(str))
+    frame.assign(y=np.where(rng.random(4000) < 0.1, None, labels)).to_csv(path, index=False)
+    monkeypatch.setattr("mixtura.cli.tables.PART_VALUES", 1000)
+    known = pd.read_csv(path, dtype={"y": str})
+    rows = known["y"].isin(["0", "1", "2"]).to_numpy()
+    X, y = known[rows].drop(columns="y"), known["y"][rows].to_numpy().astype(int)
+    base = MixtureClassifier(random_state=0)
+    model = TableClassifier(base).fit(X[:500], y[:500])
+    assert any("categories" in member.what for member in model.estimator_.search_.members) == categorical
+    twin = TableClassifier(base, model.columns_).fit(X[:500], y[:500])
+    twin.estimator_.set_params(warm_start=True).fit(twin.read(X), y)
+    assert train_on_file(model, path, "y", None, tmp_path) == rows.sum()
+    np.testing.assert_allclose(model.estimator_.means_, twin.estimator_.means_, atol=1e-9)
+    # Further members of rows outside of memory make as many iterations as the first one.
+    np.testing.assert_allclose(model.predict_proba(X), twin.predict_proba(X), atol=1e-4)
+    assert model.estimator_.training_weight_ == rows.sum()
+    assert not model.estimator_.warm_start
+    assert [file.name for file in tmp_path.iterdir()] == ["t.csv.gz"]
+
+
+def test_a_large_file_is_streamed_by_the_command(tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 3000)
+    frame = pd.DataFrame({"a": y + rng.normal(size=3000), "b": np.where(y, "u", "v"), "y": y})
+    frame.loc[rng.random(3000) < 0.3, "b"] = "w"
+    frame.to_parquet(tmp_path / "t.parquet")
+    monkeypatch.setattr("mixtura.cli.fitting.MOST_VALUES", 2000)
+    fit = [
+        "fit",
+        str(tmp_path / "t.parquet"),
+        "--target",
+        "y",
+        "--out",
+        str(tmp_path / "m"),
+        "--budget",
+        "5s",
+        "--json",
+    ]
+    assert run(fit) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert re.fullmatch(
+        r"\d+ random rows chose and judged the model, which was then trained with 3000 rows.", notes[-1]
+    )
+    assert run([*fit, "--method", "AveragedMixture"]) == 0
+    assert "The table has 3000 rows; a random sample of" in json.loads(capsys.readouterr().out)["notes"][-1]
+    assert load(tmp_path / "m").predict(frame).shape == (3000,)
 
 
 def test_numbers_of_any_kind():

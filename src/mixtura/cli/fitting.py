@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 import numpy as np
 import pandas as pd
+import torch
 
 from mixtura import __version__, load
 from mixtura.cli.held_out_rows import HeldOut, decision, predict_held_out, threshold_for
@@ -21,6 +23,7 @@ from mixtura.cli.tables import (
     TableProblem,
     missing_values,
     names_of,
+    number_classes,
     read_parts,
     read_problem,
     read_table,
@@ -29,6 +32,7 @@ from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.parts import n_columns
 from mixtura.estimators.sparse import SparseMixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier
 from mixtura.estimators.table_columns import TableColumn, entries_of, listed, shorten
@@ -80,12 +84,19 @@ def run_fit(data: Path, target: str, out: Path, options: FitOptions) -> Answer:
         model = fit_table(problem, deadline, options)
         say("Predicting held-out rows")
         evidence = predict_held_out(model, problem, options.seed, deadline)
+        n_rows, n_trained = table.attrs["n_rows"], 0
+        if n_rows > len(table) and isinstance(model.estimator_, MixtureClassifier) and data != STANDARD:
+            say(f"Training with all of {n_rows} rows")
+            n_trained = train_on_file(model, data, target, options.sep, out.resolve().parent)
     scores = _scores(evidence, positive, options.metric)
     if isinstance(model.estimator_, DensityClassifier) and len(evidence.reference):
         model.estimator_.outlier_reference_ = evidence.reference
     notes, seconds = shorten([*problem.notes, *model.notes_]), time.perf_counter() - began
-    if table.index[-1] >= len(table):
-        notes.append(f"The table has {table.index[-1] + 1} rows; a random sample of {len(table)} was used.")
+    if n_trained:
+        text = f"{len(table)} random rows chose and judged the model, which was then trained with {n_trained} rows."
+        notes.append(text)
+    elif n_rows > len(table):
+        notes.append(f"The table has {n_rows} rows; a random sample of {len(table)} was used.")
     if seconds > OVERRUN * options.budget:
         notes.append(
             f"Reading the table and fitting {_tried(model)} took longer than the budget of {options.budget:g} s."
@@ -109,6 +120,33 @@ def fit_table(problem: TableProblem, deadline: float, options: FitOptions) -> Ta
         estimator.set_params(n_components=1, covariance_type="diag")
     model = TableClassifier(estimator, problem.columns, select=options.select)
     return model.fit(problem.frame, problem.labels, groups=problem.groups)
+
+
+def train_on_file(model: TableClassifier, data: Path, target: str, sep: str | None, folder: Path) -> int:
+    """Continue the training of a model of some rows of a file with all rows, in bounded memory; their number.
+
+    The rows are stored as numbers in a temporary file of the folder, since training reads them several times.
+    """
+    fitted, lengths = model.estimator_, []
+    encoding, classes = fitted.encoding_, model.classes_
+    with TemporaryFile(dir=folder) as values, TemporaryFile(dir=folder) as labels:
+        for part in read_parts(data, sep):
+            numbers = number_classes(part[target], classes)
+            frame = model.read(part[numbers >= 0])
+            rows = frame.to_numpy(float) if encoding is None else encoding.encoded(frame)
+            rows.astype(np.float64).tofile(values)
+            numbers[numbers >= 0].astype(np.int32).tofile(labels)
+            lengths.append(len(rows))
+        stored = np.memmap(values, np.float64, "r+", shape=(sum(lengths), n_columns(fitted)))
+        numbered = np.memmap(labels, np.int32, "r", shape=sum(lengths))
+        names = None if encoding is not None else fitted.feature_names_in_
+        batches = []
+        for end, length in zip(np.cumsum(lengths), lengths, strict=True):
+            part = slice(end - length, end)
+            batch = torch.from_numpy(stored[part]) if names is None else pd.DataFrame(stored[part], columns=names)
+            batches.append((batch, classes[numbered[part]]))
+        fitted.set_params(warm_start=True).fit(batches).set_params(warm_start=False)
+    return sum(lengths)
 
 
 def positive_class(labels: np.ndarray, name: str | None) -> Any:

@@ -70,14 +70,15 @@ def read_table(path: Path, sep: str | None = None, most_values: int | None = Non
     """
     limit, random = most_values or sys.maxsize, np.random.default_rng(0)
     parts: list[Any] = []
-    share = 1.0  # of the rows that are kept
+    share, n_rows = 1.0, 0  # of the rows that are kept; all rows
     for part in read_parts(path, sep):
+        n_rows += len(part)
         parts.append(part if share == 1.0 else part[random.random(len(part)) < share])
         while sum(part.size for part in parts) > limit:
             share /= 2
             parts = [part[random.random(len(part)) < 0.5] for part in parts]
     table = pd.concat(parts)
-    table.attrs["read"] = parts[0].attrs["read"]  # the line of Python that reads it
+    table.attrs |= {"read": parts[0].attrs["read"], "n_rows": n_rows}  # the line of Python that reads it
     for place in range(table.shape[1]):
         if table.dtypes.iloc[place].kind == "O":
             table.isetitem(place, _plain_numbers(table.iloc[:, place]))
@@ -324,6 +325,19 @@ def read_classes(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, list[s
     if single:
         notes.append(f"Classes with a single row cannot be judged on held-out rows: {listed(single, 5)}.")
     return labels, known, notes
+
+
+def number_classes(column: Any, classes: np.ndarray) -> np.ndarray:
+    """Numbers of the classes of rows, as `read_classes` reads them; -1 for a missing or unknown one."""
+    places = {float(name) if classes.dtype.kind == "i" else name: place for place, name in enumerate(classes.tolist())}
+
+    def place_of(entry: Any) -> int:
+        name = category_of(entry)
+        if _is_number(entry) and name not in places:
+            name = float(entry) if classes.dtype.kind == "i" else str(float(entry))
+        return places.get(name, -1)
+
+    return np.array([-1 if entry is None else place_of(entry) for entry in entries_of(column)])
 
 
 def _as_classes(entries: list[Any], name: str) -> np.ndarray:

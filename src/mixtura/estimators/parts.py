@@ -16,6 +16,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.distributed import DaskSource, Processes, ProcessSource, add_partitions
 from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, moved
+from mixtura.estimators.categorical import read_samples
 from mixtura.estimators.labels import ClassNumbers, read_one_per_row
 from mixtura.estimators.rows import Rows, is_batches, is_dask, read_rows
 from mixtura.streams.batches import Batch, BatchedPredictions, Sharded, named_batches
@@ -91,7 +92,7 @@ class Reader:
         """The rows, their weights, the labels of the labeled rows, and the mask of these."""
         if not len(batch.X):
             return self._empty_rows(batch)
-        rows = read_rows(self.estimator, batch.X, reset=False)
+        rows = read_samples(self.estimator, batch.X, reset=False)
         weights = checks.sample_weight(batch.sample_weight, len(rows), all_rows=False)
         if not self.labeled:
             return rows, weights, None, np.zeros(0, bool)
@@ -100,7 +101,7 @@ class Reader:
 
     def _empty_rows(self, batch: Batch) -> tuple[Rows, Tensor | None, np.ndarray | None, np.ndarray]:
         checks.same_columns(batch.X, self.estimator)
-        rows = Rows(torch.empty(0, self.estimator.n_features_in_, dtype=self.dtype), self.device, self.dtype, False)
+        rows = Rows(torch.empty(0, n_columns(self.estimator), dtype=self.dtype), self.device, self.dtype, False)
         return rows, None, np.empty(0) if self.labeled else None, np.zeros(0, bool)
 
     def _labels(self, y: Any, n_rows: int, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
@@ -142,7 +143,7 @@ def read_stream(
     reader = _reader(estimator, first_batch(X), labeled, unlabeled)
     first_pass = reader.scan(_Named(X)) if labeled else None
     reader, classes = _with_classes(reader, first_pass)
-    source = BatchSource(_Named(X), reader, estimator.n_features_in_, reader.device, reader.dtype, watch)
+    source = BatchSource(_Named(X), reader, n_columns(estimator), reader.device, reader.dtype, watch)
     if first_pass is not None:
         source.n_rows = first_pass.n_rows
     return Streamed(source, classes, 0 if first_pass is None else first_pass.n_unlabeled)
@@ -172,10 +173,19 @@ def first_batch(batches: Any) -> Batch:
     raise checks.no_rows()
 
 
+def n_columns(estimator: Any) -> int:
+    """Number of columns of the samples, with one for every category."""
+    return estimator.n_features_in_ if estimator.encoding_ is None else estimator.encoding_.n_columns
+
+
 def _reader(estimator: Any, example: Batch, labeled: bool, unlabeled: Any) -> Reader:
-    """The reader of rows with the features of an example, which are stored in the estimator."""
+    """The reader of rows with the features of an example, which are stored in the estimator.
+
+    A fit that is continued has categorical features already.
+    """
     try:
-        rows = read_rows(estimator, example.X, reset=True)
+        known = estimator.encoding_ is not None
+        rows = read_samples(estimator, example.X, reset=False) if known else read_rows(estimator, example.X, reset=True)
     except ValueError as error:
         raise checks.unread(example.origin, error) from error
     return Reader(copy.copy(estimator), labeled, unlabeled, rows.device, rows.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
@@ -142,6 +143,11 @@ def numbers_of(values: Any, decimal: str = ".", unit: str = "") -> np.ndarray:
     array = np.asarray(values)
     if array.dtype.kind in "biuf":
         return array.astype(float)
+    if decimal == ".":  # plain numbers and gaps, in a tenth of the time
+        with suppress(TypeError, ValueError):
+            numbers = array.astype(float)
+            if not np.isinf(numbers).any() and not any(isinstance(v, str) and "_" in v for v in array.tolist()):
+                return numbers
     return np.array([_number(value, decimal, unit) for value in array.tolist()], dtype=float)
 
 

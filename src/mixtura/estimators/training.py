@@ -141,7 +141,7 @@ def read_training(
         checks.alone_with_batches(class_weight=settings.class_weight, groups=groups)
         checks.no_streamed_categories(estimator.categorical_features)
         stream = read_stream(estimator, X, y, sample_weight, labeled=True, unlabeled=settings.unlabeled)
-        return Data(stream.source, stream.classes, stream.n_unlabeled, cv=settings.cv)
+        return Data(stream.source, stream.classes, stream.n_unlabeled, estimator.encoding_, settings.cv)
     rows = read_samples(estimator, X, reset=True).nearby()
     n_rows = len(rows)
     weights = checks.sample_weight(sample_weight, n_rows)
@@ -223,6 +223,8 @@ def recode_categories(estimator: DensityEstimator, data: Data, settings: Setting
     encoding, classes = data.encoding, data.classes
     if encoding is None or classes is None:
         return None
+    if isinstance(settings.warp, Recoding):  # of a member that is continued
+        return replace(settings.warp, warp=None)
     structure = make_structure(settings.covariance_type, settings.rank, encoding.n_columns, None)
     by_em = settings.objective.own_class_only and isinstance(settings.solver, EM | None)
     if by_em and structure.takes_categories:
@@ -271,6 +273,7 @@ def make_structure(covariance_type: Any, rank: Any, n_features: int, encoding: E
 
 def make_warp(value: Any, description: Description) -> Warp | None:
     """The requested transform of the features; None also if it is to be selected."""
+    value = value.warp if isinstance(value, Recoding) else value
     if value is None or is_auto(value):
         return None
     if isinstance(value, Warp):
@@ -377,7 +380,11 @@ def keep(
             f"stopped after {estimator.n_iter_} iterations. Use prior='default'.",
             checks.RepairWarning,
         )
-    limited = [other for other in results if other.outcome is Outcome.LIMIT]
+    limited = [  # not those that `train` ends with the first
+        other
+        for own, other in zip(chosen.tasks, results, strict=False)
+        if other.outcome is Outcome.LIMIT and len(other.history) >= own.max_iter
+    ]
     if limited and estimator.n_iter_ > 0:
         arguments = estimator.get_params(deep=False)
         checks.warn(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mixtura.covariances.product import estimate_strength
-from mixtura.engine.sources import Block, Source, TensorSource
+from mixtura.engine.sources import Block, BlockSource, Source, TensorSource, warped
 from mixtura.engine.threads import check_time
 from mixtura.init.description import Description
 from mixtura.model.transforms import Recoding, Warp
@@ -157,11 +157,14 @@ def recode(
     return Recoding(n_numeric, tuple(tables), tuple(learned))
 
 
-def with_frequencies(recoding: Recoding, source: Source, n_classes: int) -> tuple[Recoding, TensorSource]:
+def with_frequencies(recoding: Recoding, source: Source, n_classes: int) -> tuple[Recoding, Source]:
     """Estimate frequencies of the classes in the categories from all samples, and recode these samples (recoding).
 
-    A sample gets the frequencies of the other folds, so that its numbers do not depend on its own label.
+    A sample gets the frequencies of the other folds, so that its numbers do not depend on its own label. Samples in
+    parts, with which a model is trained further, keep the frequencies that they had.
     """
+    if not isinstance(source, BlockSource):
+        return recoding, warped(source, recoding)
     (block,) = source.blocks()
     rows, shares = block.rows, _shares(block, n_classes)
     parts = rows[:, recoding.n_numeric :].split(recoding.sizes, 1)
