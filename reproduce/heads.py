@@ -21,19 +21,17 @@ import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch.func import stack_module_state
 from torch.nn import functional
 
 import mixtura
 from mixtura.nn import LargeMarginSoftmax, LinearHead, MixtureHead, SparseMixtureHead
-from mixtura.nn.components import divergence, minus_log_alphas
 from reproduce import data as published_data
 from reproduce.options import Options
 from reproduce.stamps import write_json
@@ -51,6 +49,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sparse": QUADRATIC,
 }
 STEPS_PER_GRAPH = 5
+LOSS_SCALE = 1024.0  # of losses on a GPU, whose gradients have half precision
 COUNTS = (2, 5, 10, 15, 20, 30, 40, 50, 70, 100, 150, 200, 300, 400, 500, 600)  # weights left, for the curves
 
 
@@ -163,7 +162,10 @@ def pixels(images: Tensor) -> Tensor:
 
 
 class StackedNetworks(nn.Module):
-    """Networks of the same shape side by side: grouped convolutions, and products of batches of matrices."""
+    """Networks of the same shape side by side: grouped convolutions, and products of batches of matrices.
+
+    On a GPU the factors of convolutions have half precision, and their sums single precision.
+    """
 
     def __init__(self, networks: Sequence[PlainNetwork]):
         super().__init__()
@@ -177,52 +179,42 @@ class StackedNetworks(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Features (G, N, D) of images (G, N, 1, H, W)."""
-        n, x = self.n_networks, images.transpose(0, 1).flatten(1, 2)
+        n, device = self.n_networks, images.device.type
+        x = images.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
         for number, layer in enumerate(self.layers):
             own = [self.state[f"{number}_{name}"] for name in ("weight", "bias") if f"{number}_{name}" in self.state]
             if isinstance(layer, nn.Conv2d):
                 weight, bias = (part.flatten(0, 1) for part in own)
-                x = functional.conv2d(x, weight, bias, padding=layer.padding, groups=n)
+                with torch.autocast(device, torch.float16, enabled=device == "cuda", cache_enabled=False):
+                    x = functional.conv2d(x, weight, bias, padding=layer.padding, groups=n)
             elif isinstance(layer, nn.Linear):
-                x = torch.baddbmm(own[1].unsqueeze(1), x, own[0].mT)
+                x = torch.baddbmm(own[1].unsqueeze(1), x.float(), own[0].mT)
             else:
                 x = x.unflatten(1, (n, -1)).transpose(0, 1).flatten(2) if isinstance(layer, nn.Flatten) else layer(x)
         return x
 
 
-class Margin(LargeMarginSoftmax):
-    """Training logits alone, without checks of the labels, which cannot be read inside vmap."""
-
-    def forward(self, features: Tensor, labels: Tensor | None = None) -> Tensor:
-        logits = functional.linear(features, self.weight)
-        return logits if labels is None or not self.training else self._with_margin(features, logits, labels)
-
-
 class Trainer:
-    """Steps of training of all heads and seeds of a column, which read everything from tensors, so that a GPU can
-    replay recorded ones."""
+    """Steps of training of all heads with one seed, which read everything from tensors, so that a GPU can replay
+    recorded ones."""
 
-    def __init__(self, column: Column, data: Data, seeds: Sequence[int], epochs: int, width: int = 32):
-        self.data, self.epochs, self.device = data, epochs, data.images.device
+    def __init__(self, column: Column, data: Data, seed: int, epochs: int, width: int = 32):
+        self.data, self.seed, self.epochs, self.device = data, seed, epochs, data.images.device
         self.sizes = (column.n_features, width, int(data.labels.max()) + 1)
         self.steps_per_epoch = len(data.images) // BATCH
-        self.runs = [(method, seed) for method in METHODS for seed in seeds]
-        made = [self.model(*run) for run in self.runs]
-        self.settings = {method: self.settings_of(method) for method in METHODS}
-        self.networks = StackedNetworks([network for network, _ in made]).to(self.device)
-        self.heads = {}
-        for place, method in enumerate(METHODS):
-            heads = [head.to(self.device) for _, head in made[place * len(seeds) : (place + 1) * len(seeds)]]
-            self.heads[method] = (heads[0], *stack_module_state(heads))
-        parameters = [
-            *self.networks.parameters(),
-            *(part for _, own, _ in self.heads.values() for part in own.values()),
-        ]
-        self.optimiser = torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, fused=self.device.type == "cuda")
+        made = {method: self.model(method) for method in METHODS}
+        self.networks = StackedNetworks([network for network, _ in made.values()]).to(self.device)
+        self.heads = {method: head.to(self.device) for method, (_, head) in made.items()}
+        parameters = [*self.networks.parameters(), *(p for head in self.heads.values() for p in head.parameters())]
+        on_gpu = self.device.type == "cuda"
+        self.optimiser = torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, fused=on_gpu)
+        self.scale = torch.tensor(LOSS_SCALE if on_gpu else 1.0, device=self.device)
+        if on_gpu:
+            self.optimiser.grad_scale = self.scale  # divides the gradients by it
         self.number = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.places = torch.arange(BATCH, device=self.device)
-        self.orders = torch.stack([torch.randperm(len(data.images), device=self.device) for _ in self.runs])
-        self.losses = torch.zeros(len(self.runs), device=self.device)
+        self.orders = torch.stack([torch.randperm(len(data.images), device=self.device) for _ in METHODS])
+        self.losses = torch.zeros(len(METHODS), device=self.device)
         self.replay, self.stream = self.step, None
 
     def settings_of(self, method: str) -> dict[str, Any]:
@@ -230,34 +222,25 @@ class Trainer:
             return SETTINGS[method]
         return SETTINGS[method] | {"decay": 0.01 ** (1 / max(1.0, HALF_MARGIN * self.epochs * self.steps_per_epoch))}
 
-    def model(self, method: str, seed: int) -> tuple[PlainNetwork, Any]:
+    def model(self, method: str) -> tuple[PlainNetwork, Any]:
         """A network and its head as they are before training."""
-        torch.manual_seed(seed)
+        torch.manual_seed(self.seed)
         n_features, width, n_classes = self.sizes
         settings = {name: value for name, value in self.settings_of(method).items() if name != "l1"}
-        network = PlainNetwork(n_features, width)
-        if method == "large_margin":
-            return network, Margin(n_features, n_classes, **settings)
-        return network, make_head(method, n_features, n_classes, settings)
+        return PlainNetwork(n_features, width), make_head(method, n_features, n_classes, settings)
 
     def step(self) -> None:
-        rows = self.orders.index_select(1, self.number % self.steps_per_epoch * BATCH + self.places)  # (G, BATCH)
+        rows = self.orders.index_select(1, self.number % self.steps_per_epoch * BATCH + self.places)  # (5, BATCH)
         images, labels = self.data.images[rows], self.data.labels[rows]
         self.optimiser.zero_grad(set_to_none=True)
         features = self.networks(pixels(images))
-        n_seeds, logits = len(self.runs) // len(METHODS), []
-        for place, (head, own, buffers) in enumerate(self.heads.values()):
-            part = slice(place * n_seeds, (place + 1) * n_seeds)
-            logits.append(
-                vmap(partial(called, head), randomness="different")(own, buffers, features[part], labels[part])
-            )
-        losses = functional.cross_entropy(torch.cat(logits).flatten(0, 1).float(), labels.flatten(), reduction="none")
+        logits = [head(x, y).float() for head, x, y in zip(self.heads.values(), features, labels, strict=True)]
+        losses = functional.cross_entropy(torch.cat(logits), labels.flatten(), reduction="none")
         losses = losses.view(labels.shape).mean(1)
-        sparse, plain = self.heads["sparse"][1], self.heads["softmax_l1"][1]
         epoch = torch.div(self.number, self.steps_per_epoch, rounding_mode="floor")[0]
-        kl = divergence(minus_log_alphas(sparse["components.weight"], sparse["components.log_variances"]))
-        penalty = SETTINGS["softmax_l1"]["l1"] * plain["weight"].abs().sum() + kl * (KL_WEIGHT * epoch / self.epochs)
-        (losses.sum() + penalty).backward()
+        penalty = SETTINGS["softmax_l1"]["l1"] * self.heads["softmax_l1"].penalty()
+        penalty = penalty + self.heads["sparse"].kl() * (KL_WEIGHT * epoch / self.epochs)
+        (self.scale * (losses.sum() + penalty)).backward()
         self.optimiser.step()
         self.losses.copy_(losses.detach())
         self.number.add_(1)
@@ -279,19 +262,11 @@ class Trainer:
     def shuffle(self) -> None:
         self.orders.copy_(torch.rand(self.orders.shape, device=self.device).argsort(1))
 
-    def trained(self, number: int) -> tuple[PlainNetwork, Any]:
+    def trained(self, method: str) -> tuple[PlainNetwork, Any]:
         """A network and its head as they are after training."""
-        method, seed = self.runs[number]
-        network, head = self.model(method, seed)
-        network.load_state_dict(self.networks.of(number))
-        _, own, buffers = self.heads[method]
-        place = number % (len(self.runs) // len(METHODS))
-        head.load_state_dict({name: part[place].detach() for name, part in (own | buffers).items()})
-        return network.to(self.device).eval(), head.to(self.device).eval()
-
-
-def called(head: nn.Module, own: Any, buffers: Any, features: Tensor, labels: Tensor) -> Tensor:
-    return functional_call(head, (own, buffers), (features, labels))
+        network = self.model(method)[0]
+        network.load_state_dict(self.networks.of(list(METHODS).index(method)))
+        return network.to(self.device).eval(), self.heads[method].eval()
 
 
 def train_together(trainers: Sequence[Trainer], seconds: float = math.inf) -> int:
@@ -313,7 +288,8 @@ def train_together(trainers: Sequence[Trainer], seconds: float = math.inf) -> in
             torch.cuda.synchronize()
         used = time.perf_counter() - began
         if epoch % 5 == 0:
-            print(f"epoch {epoch + 1}: {used:.0f} s, losses {trainers[0].losses.tolist()}", flush=True)
+            losses = [round(loss, 3) for loss in trainers[0].losses.tolist()]
+            print(f"epoch {epoch + 1}: {used:.0f} s, losses {losses}", flush=True)
         if used * (epoch + 2) / (epoch + 1) > seconds:
             break
     return epoch + 1
@@ -368,16 +344,19 @@ def compute_columns(columns: Sequence[str], options: Options, seconds: float = m
     n_images, epochs, width = (256, 1, 4) if options.quick else (None, EPOCHS, 32)
     seeds = range(options.n_seeds(3))
     data = {COLUMNS[name].data: load(COLUMNS[name].data, options.device, n_images) for name in columns}
-    trainers = [Trainer(COLUMNS[name], data[COLUMNS[name].data][0], seeds, epochs, width) for name in columns]
+    trainers = {
+        name: [Trainer(COLUMNS[name], data[COLUMNS[name].data][0], seed, epochs, width) for seed in seeds]
+        for name in columns
+    }
     began = time.perf_counter()
-    epochs = train_together(trainers, seconds)
+    epochs = train_together([trainer for own in trainers.values() for trainer in own], seconds)
     duration = time.perf_counter() - began
-    for name, trainer in zip(columns, trainers, strict=True):
+    for name, own in trainers.items():
         test = data[COLUMNS[name].data][1]
         runs = [
-            {"method": method, "settings": trainer.settings[method], "seed": seed, "epochs": epochs,
-             "seconds": duration, "final_loss": float(loss), **judged(*trainer.trained(number), test)}
-            for number, ((method, seed), loss) in enumerate(zip(trainer.runs, trainer.losses, strict=True))
+            {"method": method, "settings": trainer.settings_of(method), "seed": trainer.seed, "epochs": epochs,
+             "seconds": duration, "final_loss": float(loss), **judged(*trainer.trained(method), test)}
+            for trainer in own for method, loss in zip(METHODS, trainer.losses, strict=True)
         ]  # fmt: skip
         write(options.out / f"heads_published_{name}.json", runs)
 

@@ -409,10 +409,15 @@ def orders(folder: Path) -> str:
 
 def epochs_of_recipe(folder: Path) -> str:
     """How long the heads were trained with the paper's recipe."""
-    files = (f"heads_published_{name}.json" for name in HEAD_COLUMNS.values())
-    fewest = min((run["epochs"] for file in files for run in read(folder, file).get("runs", [])), default=100)
-    words = f"{fewest} epochs of training instead of the paper's 100, with a constant learning rate."
-    return words if fewest < 100 else ""
+    shorter = {}
+    for column, name in HEAD_COLUMNS.items():
+        epochs = min(
+            (run["epochs"] for run in read(folder, f"heads_published_{name}.json").get("runs", [])), default=100
+        )
+        if epochs < 100:
+            shorter[column] = epochs
+    words = ", ".join(f"{column}: {epochs}" for column, epochs in shorter.items())
+    return f"Epochs of training instead of the paper's 100: {words}." if shorter else ""
 
 
 BLOCKS = (
