@@ -48,7 +48,7 @@ def seen(monkeypatch):
         return divided
 
     splits_before = splits.hold_outs
-    for module in ("comparison", "clusters", "discriminative_fits", "tradeoffs", "log_linear"):
+    for module in ("comparison", "clusters", "penalties", "tradeoffs", "texts"):
         monkeypatch.setattr(f"mixtura.selection.{module}.hold_outs", record)
     for module in ("refits", "nonnegative"):
         monkeypatch.setattr(f"mixtura.estimators.{module}.hold_outs", record)

@@ -24,7 +24,7 @@ from mixtura.nonnegative.mixture import LogLinearMixture, column_units, labeled_
 from mixtura.nonnegative.multinomial import fit_multinomials
 from mixtura.nonnegative.priors import Normal, PseudoCounts
 from mixtura.nonnegative.updates import Accelerated, Multiplicative, packed, unpacked
-from mixtura.selection import log_linear
+from mixtura.selection import texts as selection
 from mixtura.solvers import run
 from mixtura.values.sparse_rows import from_scipy
 
@@ -193,7 +193,7 @@ def test_the_gradient_with_a_prior_equals_differences(rng, prior):
 def test_one_basis_per_class_under_a_normal_prior_is_logistic_regression():
     X, y, _ = small(n_rows=90)
     rows = rows_of(X, y)
-    start = log_linear.one_basis_per_class(torch.zeros(3).double(), torch.zeros(3, 7).double())
+    start = selection.one_basis_per_class(torch.zeros(3).double(), torch.zeros(3, 7).double())
     prior = Normal("zero", 0.3).bound(rows, start)
     mixture = run(Accelerated(prior=prior, n_plain=0), rows, start, 300, 1e-13).mixture
     other = LogisticRegression(C=1 / (0.3 * rows.mean_square), max_iter=10**4, tol=1e-9).fit(X, y)
@@ -202,7 +202,7 @@ def test_one_basis_per_class_under_a_normal_prior_is_logistic_regression():
 
 def test_units_of_rows_do_not_change_what_a_prior_does():
     X, y, _ = small(n_rows=90)
-    start = log_linear.one_basis_per_class(torch.zeros(3).double(), torch.zeros(3, 7).double())
+    start = selection.one_basis_per_class(torch.zeros(3).double(), torch.zeros(3, 7).double())
     probabilities = []
     for factor in (1.0, 100.0):
         rows = rows_of(factor * X, y)
@@ -315,16 +315,16 @@ def test_the_search_shows_the_candidates(texts, fitted):
     assert fitted.rows_.name == table.best.what["rows"]
     for name in ("log", "tfidf"):  # every path goes on until the loss rises
         scores = [r.score for r in table if (r.what["rows"], r.what["n_components"]) == (name, 1)]
-        assert scores[-1] > min(scores) - log_linear.SMALLEST_STEP
+        assert scores[-1] > min(scores) - selection.SMALLEST_STEP
         assert scores.index(min(scores)) >= len(scores) - 2
 
 
 @pytest.mark.parametrize(("n_rows", "n_folds"), [(300, 5), (2000, 2), (6000, 1)])
 def test_few_texts_are_cross_validated(n_rows, n_folds):
     X, y = draw_texts(n_rows, 20)
-    samples = log_linear.TextSamples(from_scipy(X), torch.from_numpy(y), None, torch.ones(n_rows).double(), N_CLASSES)
-    settings = log_linear.TextSettings("log", 1, "auto", "auto", 0.0, False, 5, None)
-    assert len(log_linear.TextSearch(samples, settings, torch.Generator().manual_seed(0)).folds) == n_folds
+    samples = selection.TextSamples(from_scipy(X), torch.from_numpy(y), None, torch.ones(n_rows).double(), N_CLASSES)
+    settings = selection.TextSettings("log", 1, "auto", "auto", 0.0, False, 5, 100, 1e-6)
+    assert len(selection.TextSearch(samples, settings, torch.Generator().manual_seed(0)).folds) == n_folds
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, torch.as_tensor])
@@ -534,7 +534,7 @@ def test_batches_give_what_all_rows_give(texts, rows, layout):
 
 def test_the_default_from_batches(texts, fitted, monkeypatch):
     X, y, X_test, y_test = texts
-    monkeypatch.setattr("mixtura.estimators.text_batches.SELECTION_SAMPLES", 300)
+    monkeypatch.setattr("mixtura.estimators.nonnegative.SELECTION_SAMPLES", 300)
     model = NonnegativeMixtureClassifier(random_state=0).fit(in_batches(X, y))
     assert log_loss(model, X_test, y_test) < log_loss(fitted, X_test, y_test) + 0.03
     again = np.concatenate(list(model.predict_proba([part for part, _ in in_batches(X_test, y_test)])))

@@ -8,8 +8,7 @@ from mixtura.estimators.hybrid import HybridMixtureClassifier
 from mixtura.estimators.imputer import MarginalFeatureSelector, MixtureImputer
 from mixtura.estimators.labels import LabeledScorer
 from mixtura.estimators.mixture_classifier import MixtureClassifier
-from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier
-from mixtura.estimators.nonnegative_pipeline import make_nonnegative_pipeline
+from mixtura.estimators.nonnegative import NonnegativeMixtureClassifier, make_nonnegative_pipeline
 from mixtura.estimators.reject_option import RejectOption
 from mixtura.estimators.sparse import RelevanceVectorClassifier, SparseMixtureClassifier
 from mixtura.estimators.table_classifier import TableClassifier

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, field, replace
+import warnings
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from scipy import sparse
+from sklearn.decomposition import NMF
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -19,40 +24,52 @@ from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.classifiers import ConditionalClassifier
 from mixtura.estimators.estimator import check_fitted, fitting, recorded, trial_watcher, with_constructor
-from mixtura.estimators.labels import read_labels, with_groups
-from mixtura.estimators.rows import Rows, is_batches, read_rows
-from mixtura.estimators.text_batches import TextBatches
+from mixtura.estimators.labels import ClassNumbers, read_labels, read_one_per_row, with_groups
+from mixtura.estimators.parts import SAME_ROWS
+from mixtura.estimators.rows import ArrayLike, FrameLike, Rows, is_batches, read_rows
+from mixtura.estimators.training import keep_history, raise_interruption
 from mixtura.files.registry import storable
 from mixtura.inspection.explanations import ScoredWords, word_contributions
 from mixtura.inspection.graphs import conditional_graph
 from mixtura.inspection.summaries import Table
 from mixtura.inspection.summaries import feature_names as known_names
-from mixtura.model.transforms import ROW_TRANSFORMS, RowTransform, document_counts, make_row_transform
+from mixtura.model.transforms import ROW_TRANSFORMS, RowTransform, document_counts
 from mixtura.nonnegative.mixture import (
     SCRATCH_PER_VALUE,
+    ClassChunk,
     LabeledRows,
     LogLinearMixture,
-    NonnegativeProblem,
+    chunk_of,
     column_units,
-    labeled_rows,
+    parts_of,
     rows_per_chunk,
+    with_totals,
     without_empty_rows,
 )
-from mixtura.nonnegative.priors import Normal, PseudoCounts, SparseShares
+from mixtura.nonnegative.priors import Normal, PseudoCounts
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS
-from mixtura.selection.log_linear import COMPONENTS, TextSearch, TextSettings, some_of
-from mixtura.selection.splits import checked_cv, hold_outs, regroup, renumbered
+from mixtura.selection.splits import checked_cv, renumbered
 from mixtura.selection.task import is_auto
-from mixtura.selection.text_samples import RowsUnder, TextSamples, rows_in_memory
-from mixtura.selection.update_search import UpdateSearch
-from mixtura.solvers import FitResult, Outcome
+from mixtura.selection.texts import (
+    COMPONENTS,
+    PLAIN_COMPONENTS,
+    SELECTION_SAMPLES,
+    RowFacts,
+    RowsUnder,
+    TextSamples,
+    TextSearch,
+    TextSettings,
+    TrainedText,
+    TransformedSamples,
+    UpdateSearch,
+    row_facts,
+    rows_in_memory,
+    some_of,
+)
+from mixtura.solvers import Outcome
+from mixtura.streams.batches import EveryPass, named_batches
 from mixtura.values.features import weigh
-from mixtura.values.sparse_rows import empty_rows, from_scipy, is_dense, largest_values, scaled_columns
-
-# Early stopping needs at least this many held-out rows.
-SMALLEST_HELD_OUT = 20
-AUTO = (0.0, 1.0)  # candidates of sparsity="auto"
-PLAIN_COMPONENTS = 4  # n_components="auto" of a named solver
+from mixtura.values.sparse_rows import empty_rows, from_scipy, largest_values, pick, stacked_rows
 
 
 @storable("NonnegativeMixtureClassifier", check=check_fitted)
@@ -212,6 +229,10 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     verbose: int = 0
     checkpoint: Any = None
 
+    mixture_: LogLinearMixture = field(init=False)
+    sparsity_: float = field(init=False)
+    n_bases_: int = field(init=False)
+    validation_scores_: list[tuple[int, float]] = field(init=False)
     rows_: RowTransform | None = field(default=None, init=False)
     _attributes: ClassVar = {"mixture_": LogLinearMixture, "rows_": RowTransform | None}
     _arguments: ClassVar = {
@@ -245,248 +266,27 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         -------
         self : NonnegativeMixtureClassifier
         """
-        if is_batches(X):
-            checks.alone_with_batches(groups=groups)
-            return self._fit_batches(X, y, sample_weight)
-        features, rows = self._read(X, reset=True)
-        weights = checks.sample_weight(sample_weight, len(rows))
-        automatic = is_auto(self.solver)
-        unlabeled = self.unlabeled if automatic else None
-        labels = read_labels(y, len(rows), weights, type(self).__name__, unlabeled, takes_unlabeled=automatic)
-        if not automatic:
-            checks.hard_labels(labels.numbers, type(self).__name__)
-        weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
-        checks.total_weight(float(weights.sum()))
-        numbers, shares = (None if part is None else part.cpu() for part in (labels.numbers, labels.shares))
-        samples = TextSamples(features, numbers, shares, weights, len(labels.classes))
-        source = TensorSource(features, samples.labels, samples.shares, weights)
-        with computing(), recorded(self, training=source):
-            present = weights > 0
-            cv = renumbered(with_groups(checked_cv(self.cv), groups, len(weights)), present)
-            if not bool(present.all()):
-                samples = samples.part(present)
-            largest = largest_values(samples.features)
-            checks.squareable(self, torch.zeros_like(largest), largest, float(weights.sum()))
-            prior = samples.class_totals(samples.weights)
-            self.classes_, self.class_prior_ = labels.classes, (prior / prior.sum()).numpy()
-            outcome = self._fit_automatically(samples, cv) if automatic else self._fit_by_updates(samples, cv)
-        self.mixture_ = self.mixture_.to(rows.home or rows.device)
-        if self.rows_ is not None:
-            self.rows_ = self.rows_.to(rows.home or rows.device)
-        self._warn_or_raise(outcome)
+        data = (
+            read_batches(self, X, y, sample_weight, groups)
+            if is_batches(X)
+            else read(self, X, y, sample_weight, groups)
+        )
+        settings = make_settings(self, data)
+        with computing(), recorded(self, training=data.source):
+            trained = select_and_train(self, settings, data)
+        keep(self, data, trained)
         return self
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
         checks.coefficient_prior(self.prior, (Normal, PseudoCounts), self.solver, self.shared, self.sparsity)
 
-    def _generators(self) -> tuple[torch.Generator, torch.Generator]:
-        """Separate generators, so that initialisation does not depend on the number of held-out rows."""
-        seeds = check_random_state(self.random_state).randint(2**31 - 1, size=2)
-        first, second = (torch.Generator().manual_seed(int(seed)) for seed in seeds)
-        return first, second
-
-    def _chunk_size(self, n_components: int, samples: TextSamples) -> int:
-        n_bases = n_components if self.shared else n_components * samples.n_classes
-        limit = checks.memory_limit(self.memory_limit)
-        return rows_per_chunk(n_bases, samples.features.shape[1], limit, samples.features.device)
-
-    # ---- fitting, with a search -------------------------------------------------------------------------------------
-
-    def _fit_automatically(self, samples: TextSamples, cv: Any) -> Outcome:
-        """Compare candidates on some of the samples, then fit the chosen one to all of them."""
-        samples = samples.to(samples.features.device)
-        weights = without_empty_rows(samples.features, samples.weights, samples.class_totals)
-        samples = replace(samples, weights=weights, step=self._chunk_size(self._most_components(), samples))
-        splitter, _ = self._generators()
-        few, cv = some_of(samples, cv, splitter)
-        return self._fit_candidates(few, rows_in_memory(samples), cv, splitter)
-
-    def _most_components(self) -> int:
-        return max(COMPONENTS) if is_auto(self.n_components) else self.n_components
-
-    def _fit_candidates(self, few: TextSamples, every: RowsUnder, cv: Any, generator: torch.Generator) -> Outcome:
-        """Compare candidates on the samples `few`, then fit the chosen one to all rows."""
-        settings = TextSettings(
-            rows=self.rows,
-            n_components=self.n_components,
-            prior=self.prior,
-            temperature=self.temperature,
-            sparsity=0.0 if is_auto(self.sparsity) else float(self.sparsity),
-            shared=bool(self.shared),
-            cv=cv,
-            time_budget=self.time_budget,
-        )
-        with trial_watcher(self.verbose, type(self).__name__) as watch:
-            search = TextSearch(few, settings, generator, watch)
-            choice = search.run()
-        result = search.final(choice, every, self.max_iter, self.tol)
-        view = search.view(choice.candidate.rows)
-        self.search_, self.temperature_, self.sparsity_ = choice.table, choice.temperature, settings.sparsity
-        return self._keep(result, view.in_units_of_rows(result.mixture), view.transform)
-
-    def _fit_batches(self, X: Any, y: Any, sample_weight: Any) -> NonnegativeMixtureClassifier:
-        """Fit to batches: candidates are compared on some of the rows, and every pass reads the batches again."""
-        checks.alone_with_batches(y=y, sample_weight=sample_weight)
-        if not is_auto(self.solver):
-            raise ValueError(
-                f"solver={self.solver!r} does not support an X of batches. Use solver='auto', or pass all samples at "
-                "once, as a sparse matrix if they are many."
-            )
-        cv = checked_cv(self.cv)
-        if not isinstance(cv, int):
-            raise ValueError(f"cv must be a number of folds for an X of batches; got {self.cv!r}.")
-        generator, _ = self._generators()
-        batches = TextBatches(self, X)
-        classes, few, totals = batches.scan(generator)
-        few = replace(few, step=self._chunk_size(self._most_components(), few))
-        source = TensorSource(few.features, few.labels, few.shares, few.weights)
-        with computing(), recorded(self, training=source):
-            self.classes_, self.class_prior_ = classes, (totals / totals.sum()).numpy()
-            outcome = self._fit_candidates(few, batches.rows_under(classes, few.step), cv, generator)
-        self._warn_or_raise(outcome)
-        return self
-
-    # ---- fitting, by named updates ----------------------------------------------------------------------------------
-
-    def _fit_by_updates(self, samples: TextSamples, cv: Any) -> Outcome:
-        """Fit with the solver that `solver` names: the number of iterations and the penalty by held-out samples."""
-        solvers = self._solvers()
-        transform = None
-        if isinstance(self.rows, str) and not is_auto(self.rows):
-            counts = document_counts(samples.features, samples.weights.to(samples.features.device))
-            transform = make_row_transform(self.rows, counts, float(samples.weights.sum()))
-            samples = replace(samples, features=transform.forward(samples.features))
-        problem = self._problem(samples, transform is None, cv)
-        search = UpdateSearch(
-            problem,
-            solvers,
-            None if is_auto(self.prior) else self.prior,
-            self._n_components(),
-            bool(self.shared),
-            self.n_init,
-            self.max_iter,
-            self.tol,
-        )
-        with trial_watcher(self.verbose and search.n_candidates > 1, type(self).__name__) as watch:
-            best, self.search_ = search.run(watch)
-        self.sparsity_ = best.solver.penalty.strength
-        self.temperature_ = 1.0 if is_auto(self.temperature) else float(self.temperature)
-        return self._keep(best.result, best.result.mixture.rescaled(problem.scales, problem.shifts), transform)
-
-    def _solvers(self) -> list[Any]:
-        """The solver for each candidate of the penalty, the one to use without held-out rows last."""
-        strengths = AUTO if is_auto(self.sparsity) else (float(self.sparsity),)
-        name = "accelerated" if is_auto(self.solver) else self.solver
-        return [NONNEGATIVE_SOLVERS[name](SparseShares(strength)) for strength in strengths]
-
-    def _problem(self, samples: TextSamples, has_units: bool, cv: Any) -> NonnegativeProblem:
-        generator, splitter = self._generators()
-        features, device = samples.features.double(), samples.features.device
-        assert samples.labels is not None
-        labels, weights = samples.labels, without_empty_rows(features, samples.weights, samples.class_totals)
-        ones = torch.ones(features.shape[1], dtype=torch.float64, device=device)
-        shifts, scales = column_units(features, weights) if has_units else (0 * ones, ones)
-        scaled = scaled_columns(features, shifts, scales)
-        step = self._chunk_size(self._n_components(), samples)
-        kept_out = self._held_out(labels, weights, splitter, cv)
-        labels, weights, kept_out = (part.to(device) for part in (labels, weights, kept_out))
-
-        def part(chosen: Tensor) -> LabeledRows:
-            return labeled_rows(scaled, labels, torch.where(chosen, weights, 0.0), step)
-
-        rows = part(torch.ones_like(kept_out))
-        held_out = part(kept_out) if bool(kept_out.any()) else None
-        kept = rows if held_out is None else part(~kept_out)
-        log_prior = torch.from_numpy(self.class_prior_).log().to(device)
-        return NonnegativeProblem(
-            rows, kept, held_out, shifts, scales, log_prior, generator, has_units and is_dense(features)
-        )
-
-    def _n_components(self) -> int:
-        return PLAIN_COMPONENTS if is_auto(self.n_components) else self.n_components
-
-    def _held_out(self, labels: Tensor, weights: Tensor, generator: torch.Generator, cv: Any) -> Tensor:
-        """Mask of the rows held out for early stopping, (n,), stratified by class."""
-        parts = []
-        if self.early_stopping:
-            parts = hold_outs(
-                regroup(cv, float(self.validation_fraction)),
-                labels,
-                generator,
-                weights=weights,
-                smallest=SMALLEST_HELD_OUT,
-            )
-        return parts[0].held_out if parts else torch.zeros(len(labels), dtype=torch.bool)
-
-    # ---- the result -------------------------------------------------------------------------------------------------
-
-    def _keep(self, result: FitResult, mixture: LogLinearMixture, transform: RowTransform | None) -> Outcome:
-        """Store a result, with the mixture of transformed rows; return how the fit ended."""
-        self.mixture_, self.rows_ = mixture, transform
-        self._describe()
-        self.n_iter_ = len(result.history)
-        self.converged_ = result.outcome in (Outcome.CONVERGED, Outcome.HELD_OUT)
-        self.history_ = list(result.history)
-        self.validation_scores_ = list(result.scores)
-        return result.outcome
-
-    def _warn_or_raise(self, outcome: Outcome) -> None:
-        """Warn of a fit that did not converge; raise KeyboardInterrupt again if it was interrupted."""
-        if outcome is Outcome.INTERRUPTED:
-            raise KeyboardInterrupt
-        if outcome is Outcome.LIMIT and self.n_iter_ > 0 and not self.validation_scores_:
-            fix = "" if is_auto(self.solver) else ", or use early_stopping=True or solver='accelerated'"
-            checks.warn(
-                f"{type(self).__name__} {outcome.value} (max_iter={self.max_iter}, tol={self.tol}); increase "
-                f"max_iter or tol{fix}.",
-                ConvergenceWarning,
-            )
-
-    def _describe(self) -> None:
-        """The attributes that follow from the mixture."""
-        self.n_bases_ = self.mixture_.n_bases
-        counts = torch.bincount(self.mixture_.class_of, minlength=self.mixture_.n_classes)
-        self.n_components_ = counts.cpu().numpy()
-
-    # ---- reading ---------------------------------------------------------------------------------------------------
-
-    def _read(self, X: Any, reset: bool, training: bool = False) -> tuple[Tensor, Rows]:
-        """Checked features, dense in double precision or CSR, and the format of the results.
-
-        Negative values are refused in training: the updates cannot take them, but predictions can.
-        """
-        training = training or reset
-        name = type(self).__name__
-        if sparse.issparse(X):
-            matrix: Any = validate_data(
-                self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_all_finite=False
-            )
-            checks.finite_features(matrix.data, lambda: matrix.indices, self._column_name, name)
-            if training:
-                checks.non_negative_features(matrix.data, lambda: matrix.indices, self._column_name, name)
-            values = from_scipy(matrix).to(checks.device(self.device, required=reset) or "cpu")
-            return values, Rows(values, values.device, torch.float64, as_tensor=False)
-        if is_batches(X):
-            raise ValueError(
-                f"{name} does not support an X of batches. Pass all samples at once, as a sparse matrix if they are "
-                "many."
-            )
-        rows = read_rows(self, X, reset=reset)
-        rows = rows.nearby() if reset else rows
-        values = torch.from_numpy(np.array(rows.values, float)) if isinstance(rows.values, np.ndarray) else rows.values
-        values = values.to(rows.device, torch.float64)
-        checks.finite_features(values, None, self._column_name, name)
-        if training:
-            checks.non_negative_features(values, None, self._column_name, name)
-        return values, rows
-
     # ---- predicting ------------------------------------------------------------------------------------------------
 
     def _map(self, X: Any, compute: Any) -> Any:
         """compute(mixture, rows) over parts of the rows of X, returned in the format of X."""
         check_is_fitted(self)
-        features, rows = self._read(X, reset=False)
+        features, rows = read_features(self, X, reset=False)
         mixture = self.mixture_.to(features.device)
         if self.rows_ is None or self.rows_.name == "counts":  # other rows have length one
             checks.bounded_scores(self, largest_values(features).double(), mixture.coefficients)
@@ -576,7 +376,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             self.mixture_.to("cpu"), None if self.rows_ is None else self.rows_.to("cpu"), self.temperature_
         )
         scores = torch.as_tensor(self._map_scores(X, lambda scores: scores.T)).double()
-        return word_contributions(model, self._read(X, reset=False)[0].to("cpu"), scores, self.classes_, names)
+        return word_contributions(model, read_features(self, X, reset=False)[0].to("cpu"), scores, self.classes_, names)
 
     @property
     def weights_(self) -> np.ndarray:
@@ -608,3 +408,331 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
         return tags
+
+
+# ---- a fit: read, describe, search and train, keep -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TextData:
+    """Checked samples of a fit, and how random numbers are drawn for them."""
+
+    samples: TextSamples  # all of them, or some on which candidates are compared
+    every: RowsUnder  # all rows under a transform
+    source: TensorSource  # what identifies the samples in a checkpoint
+    classes: np.ndarray
+    class_prior: Tensor
+    cv: Any
+    generator: torch.Generator
+    splitter: torch.Generator
+    home: torch.device | None = None  # device of the fitted parameters, if it is another one
+
+
+def read(model: NonnegativeMixtureClassifier, X: Any, y: Any, sample_weight: Any, groups: Any) -> TextData:
+    """Check samples in memory; those on which an automatic search compares candidates are drawn at random."""
+    features, rows = read_features(model, X, reset=True)
+    weights = checks.sample_weight(sample_weight, len(rows))
+    automatic = is_auto(model.solver)
+    unlabeled = model.unlabeled if automatic else None
+    labels = read_labels(y, len(rows), weights, type(model).__name__, unlabeled, takes_unlabeled=automatic)
+    if not automatic:
+        checks.hard_labels(labels.numbers, type(model).__name__)
+    weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
+    checks.total_weight(float(weights.sum()))
+    numbers, shares = (None if part is None else part.cpu() for part in (labels.numbers, labels.shares))
+    source, present = TensorSource(features, numbers, shares, weights), weights > 0
+    samples = TextSamples(features, numbers, shares, weights, len(labels.classes))
+    samples = samples if bool(present.all()) else samples.part(present)
+    cv = renumbered(with_groups(checked_cv(model.cv), groups, len(weights)), present)
+    largest = largest_values(samples.features)
+    checks.squareable(model, torch.zeros_like(largest), largest, float(weights.sum()))
+    totals = samples.class_totals(samples.weights)
+    samples = samples.to(features.device)
+    left = without_empty_rows(samples.features, samples.weights, samples.class_totals)
+    first, second = make_generators(model.random_state)
+    every = replace(samples, weights=left, step=_chunk_size(model, samples))
+    if automatic:
+        few, cv = some_of(every, cv, first)
+    else:
+        few = replace(every, facts=row_facts(samples.features, samples.weights, left))
+    home = rows.home or rows.device
+    return TextData(few, rows_in_memory(every), source, labels.classes, totals / totals.sum(), cv, first, second, home)
+
+
+def read_batches(model: NonnegativeMixtureClassifier, X: Any, y: Any, sample_weight: Any, groups: Any) -> TextData:
+    """Check batches: candidates are compared on some of the rows, and every pass reads the batches again."""
+    checks.alone_with_batches(y=y, sample_weight=sample_weight, groups=groups)
+    if not is_auto(model.solver):
+        raise ValueError(
+            f"solver={model.solver!r} does not support an X of batches. Use solver='auto', or pass all samples at "
+            "once, as a sparse matrix if they are many."
+        )
+    cv = checked_cv(model.cv)
+    if not isinstance(cv, int):
+        raise ValueError(f"cv must be a number of folds for an X of batches; got {model.cv!r}.")
+    first, second = make_generators(model.random_state)
+    batches = TextBatches(model, X)
+    classes, few, totals = batches.scan(first)
+    few = replace(few, step=_chunk_size(model, few))
+    source = TensorSource(few.features, few.labels, few.shares, few.weights)
+    every = batches.rows_under(classes, few.step)
+    return TextData(few, every, source, classes, totals / totals.sum(), cv, first, second)
+
+
+def make_settings(model: NonnegativeMixtureClassifier, data: TextData) -> TextSettings:
+    """The arguments that fix a setting, or leave it to the search."""
+    return TextSettings(
+        rows=model.rows,
+        n_components=model.n_components,
+        prior=model.prior,
+        temperature=model.temperature,
+        sparsity=model.sparsity,
+        shared=bool(model.shared),
+        cv=data.cv,
+        max_iter=model.max_iter,
+        tol=model.tol,
+        time_budget=model.time_budget,
+        solver=model.solver,
+        n_init=model.n_init,
+        validation_fraction=float(model.validation_fraction) if model.early_stopping else None,
+    )
+
+
+def select_and_train(model: NonnegativeMixtureClassifier, settings: TextSettings, data: TextData) -> TrainedText:
+    """Compare candidates on some of the samples, then train the selected one with all of them."""
+    name = type(model).__name__
+    if is_auto(model.solver):
+        with trial_watcher(model.verbose, name) as watch:
+            return TextSearch(data.samples, settings, data.generator, watch).run(data.every)
+    search = UpdateSearch(data.samples, settings, data.generator, data.splitter)
+    with trial_watcher(model.verbose and search.n_candidates > 1, name) as watch:
+        return search.run(data.class_prior.to(data.samples.features.device), watch)
+
+
+def keep(model: NonnegativeMixtureClassifier, data: TextData, trained: TrainedText) -> None:
+    """Store a fit, with warnings; raise KeyboardInterrupt again if it was interrupted."""
+    result, view = trained.result, trained.view
+    mixture, transform = view.in_units_of_rows(result.mixture), view.transform
+    if data.home is not None:
+        mixture, transform = mixture.to(data.home), None if transform is None else transform.to(data.home)
+    model.mixture_, model.rows_ = mixture, transform
+    model.classes_, model.class_prior_ = data.classes, data.class_prior.numpy()
+    model.search_, model.temperature_, model.sparsity_ = trained.table, trained.temperature, trained.sparsity
+    model.n_bases_ = mixture.n_bases
+    model.n_components_ = torch.bincount(mixture.class_of, minlength=mixture.n_classes).cpu().numpy()
+    keep_history(model, result)
+    model.converged_ = result.outcome in (Outcome.CONVERGED, Outcome.HELD_OUT)
+    model.validation_scores_ = list(result.scores)
+    raise_interruption(result)
+    if result.outcome is Outcome.LIMIT and model.n_iter_ > 0 and not model.validation_scores_:
+        fix = "" if is_auto(model.solver) else ", or use early_stopping=True or solver='accelerated'"
+        checks.warn(
+            f"{type(model).__name__} {result.outcome.value} (max_iter={model.max_iter}, tol={model.tol}); increase "
+            f"max_iter or tol{fix}.",
+            ConvergenceWarning,
+        )
+
+
+def make_generators(random_state: Any) -> tuple[torch.Generator, torch.Generator]:
+    """Separate generators, so that initialisation does not depend on the number of held-out rows."""
+    seeds = check_random_state(random_state).randint(2**31 - 1, size=2)
+    first, second = (torch.Generator().manual_seed(int(seed)) for seed in seeds)
+    return first, second
+
+
+def _chunk_size(model: NonnegativeMixtureClassifier, samples: TextSamples) -> int:
+    count = model.n_components
+    if is_auto(count):
+        count = max(COMPONENTS) if is_auto(model.solver) else PLAIN_COMPONENTS
+    n_bases = count if model.shared else count * samples.n_classes
+    limit = checks.memory_limit(model.memory_limit)
+    return rows_per_chunk(n_bases, samples.features.shape[1], limit, samples.features.device)
+
+
+def read_features(model: Any, X: Any, reset: bool, training: bool = False) -> tuple[Tensor, Rows]:
+    """Checked features, dense in double precision or CSR, and the format of the results.
+
+    Negative values are refused in training: the updates cannot take them, but predictions can.
+    """
+    name = type(model).__name__
+    if is_batches(X):
+        raise ValueError(
+            f"{name} does not support an X of batches. Pass all samples at once, as a sparse matrix if they are many."
+        )
+    columns = None
+    if sparse.issparse(X):
+        kinds = [np.float64, np.float32]
+        matrix: Any = validate_data(model, X, reset=reset, accept_sparse="csr", dtype=kinds, ensure_all_finite=False)
+        numbers, columns = matrix.data, lambda: matrix.indices
+        values = from_scipy(matrix).to(checks.device(model.device, required=reset) or "cpu")
+        rows = Rows(values, values.device, torch.float64, as_tensor=False)
+    else:
+        rows = read_rows(model, X, reset=reset)
+        rows = rows.nearby() if reset else rows
+        values = torch.from_numpy(np.array(rows.values, float)) if isinstance(rows.values, np.ndarray) else rows.values
+        numbers = values = values.to(rows.device, torch.float64)
+    named = partial(checks.column_name, model)
+    checks.finite_features(numbers, columns, named, name)
+    if training or reset:
+        checks.non_negative_features(numbers, columns, named, name)
+    return values, rows
+
+
+@dataclass(frozen=True)
+class TextBatches:
+    """Batches (X, y) or (X, y, sample_weight), checked like the rows of an estimator."""
+
+    estimator: Any
+    batches: Any
+
+    def read(self, first_pass: bool = False) -> Iterator[tuple[Tensor, np.ndarray, np.ndarray, Tensor]]:
+        """Rows, the labels of the labeled rows, their mask, and weights, batch by batch."""
+        estimator, is_first, n_batches = self.estimator, first_pass, 0
+        for batch in named_batches(self.batches):
+            try:
+                features, rows = read_features(estimator, batch.X, reset=is_first, training=first_pass)
+                weights = checks.sample_weight(batch.sample_weight, len(rows), all_rows=False)
+                weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
+                if batch.y is None:
+                    raise ValueError(f"{type(estimator).__name__} needs batches of (X, y) or (X, y, sample_weight).")
+                known, labeled = read_one_per_row(batch.y, len(rows), weights, estimator.unlabeled, "y of a batch")
+            except ValueError as error:
+                raise checks.unread(batch.origin, error) from error
+            yield features, known, labeled, weights
+            is_first, n_batches = False, n_batches + 1
+        if not n_batches:
+            raise checks.no_rows() if first_pass else checks.read_once(type(self.batches).__name__)
+
+    def scan(self, generator: torch.Generator) -> tuple[np.ndarray, TextSamples, Tensor]:
+        """The first pass: classes, some samples drawn at random with statistics of all, and the weight of classes."""
+        parts: list[tuple[Tensor, np.ndarray, Tensor, Tensor]] = []  # rows, labels as objects, weights, keys
+        weight, counts, totals = 0.0, None, {}
+        for features, known, labeled, weights in self.read(first_pass=True):
+            own = document_counts(features, weights)
+            counts, weight = own if counts is None else counts + own, weight + float(weights.sum())
+            for label, value in zip(known.tolist(), weights.numpy()[labeled].tolist(), strict=True):
+                totals[label] = totals.get(label, 0.0) + value
+            labels = np.full(len(weights), None, dtype=object)
+            labels[labeled] = known
+            keys = torch.rand(len(weights), generator=generator, dtype=torch.float64)
+            parts = _smallest([*parts, (features, labels, weights, keys.masked_fill(weights <= 0, torch.inf))])
+        assert counts is not None
+        classes = checks.distinct(np.array(list(totals)))
+        checks.enough_classes(classes, 0, type(self.estimator).__name__)
+        rows, weights = stacked_rows([part[0] for part in parts]), torch.cat([part[2] for part in parts])
+        labels = np.concatenate([part[1] for part in parts])
+        is_known = np.array([label is not None for label in labels])
+        numbers = ClassNumbers(classes).number(np.array(labels[is_known].tolist()), is_known)
+        weights = torch.where(empty_rows(rows), 0.0, weights)
+        facts = RowFacts(counts, weight, column_units(rows, weights))
+        few = TextSamples(rows, numbers, None, weights, len(classes), facts=facts)
+        return classes, few, torch.tensor([totals[label] for label in classes.tolist()], dtype=torch.float64)
+
+    def rows_under(self, classes: np.ndarray, step: int) -> RowsUnder:
+        """The rows of all batches under a transform, read again in every pass."""
+
+        def rows_under(view: TransformedSamples) -> tuple[LabeledRows, LabeledRows | None]:
+            def chunks(labeled_ones: bool) -> Iterator[ClassChunk]:
+                """Chunks of the labeled or the unlabeled rows, without rows of zeros."""
+                for features, known, labeled, weights in self.read():
+                    numbers = ClassNumbers(classes, advice=SAME_ROWS).number(known, labeled)
+                    rows = view.transformed(features)
+                    chosen = torch.from_numpy(labeled) == labeled_ones
+                    index = (chosen & (weights > 0) & ~empty_rows(features)).nonzero()[:, 0]
+                    if len(index):
+                        for part in parts_of(pick(rows, index), numbers[index], weights[index], step):
+                            yield chunk_of(*part)
+
+            rows = with_totals(EveryPass(partial(chunks, True)))
+            has_unlabeled = not bool(view.samples.known.all())
+            return rows, with_totals(EveryPass(partial(chunks, False))) if has_unlabeled else None
+
+        return rows_under
+
+
+def _smallest(
+    parts: list[tuple[Tensor, np.ndarray, Tensor, Tensor]],
+) -> list[tuple[Tensor, np.ndarray, Tensor, Tensor]]:
+    """The rows with the smallest keys, at most SELECTION_SAMPLES."""
+    keys = torch.cat([part[3] for part in parts])
+    limit = keys.kthvalue(SELECTION_SAMPLES).values if len(keys) > SELECTION_SAMPLES else keys.new_tensor(1.0)
+    kept = []
+    for rows, labels, weights, own in parts:
+        index = (own <= limit).nonzero()[:, 0]
+        if len(index):
+            kept.append((pick(rows, index), labels[index.numpy()], weights[index], own[index]))
+    return kept
+
+
+def make_nonnegative_pipeline(
+    n_basis: int = 100, *, nmf_max_iter: int = 200, random_state: Any = None, **options: Any
+) -> Pipeline:
+    """Create a pipeline of scikit-learn's NMF and a `NonnegativeMixtureClassifier` on its codes.
+
+    The factorisation is fitted to the training set; other samples are coded with its basis fixed.
+
+    Parameters
+    ----------
+    n_basis : int, default=100
+        Number of columns of the codes.
+    nmf_max_iter : int, default=200
+        Maximum number of iterations of the factorisation. Codes need not be converged, so there is no warning.
+    random_state : int, RandomState or None, default=None
+        Seed of both steps.
+    **options : dict
+        Parameters of the classifier.
+
+    Returns
+    -------
+    pipeline : sklearn.pipeline.Pipeline
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = make_nonnegative_pipeline(16, n_components=2, max_iter=100, random_state=0).fit(X[::2], y[::2])
+    >>> bool(model.score(X[1::2], y[1::2]) > 0.85)
+    True
+    """
+    rank: Any = checks.count("n_basis", n_basis)
+    coder = QuietNMF(
+        n_components=rank,
+        init="nndsvda",
+        max_iter=nmf_max_iter,
+        random_state=random_state,
+    )
+    return make_pipeline(coder, NonnegativeMixtureClassifier(**options, random_state=random_state))
+
+
+class QuietNMF(NMF):
+    """scikit-learn's NMF without its ConvergenceWarning, since codes are useful long before convergence.
+
+    Its input is checked with messages that name `make_nonnegative_pipeline`.
+    """
+
+    def _check(self, X: Any) -> None:
+        rows = X.tocsr() if sparse.issparse(X) else np.asarray(X)
+        if rows.ndim != 2 or rows.dtype.kind not in "fiu":
+            return  # scikit-learn says what is wrong
+        values, columns = (rows, None) if isinstance(rows, np.ndarray) else (rows.data, lambda: rows.indices)
+        names = X.columns if isinstance(X, FrameLike) else None
+        name = "make_nonnegative_pipeline"
+
+        def named(column: int) -> str:
+            return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
+
+        checks.finite_features(values, columns, named, name)
+        checks.non_negative_features(values, columns, named, name)
+
+    def fit_transform(self, X: Any, y: Any = None, W: Any = None, H: Any = None) -> Any:
+        self._check(X)
+        checks.rank_of_codes(self.n_components, X.shape if isinstance(X, ArrayLike) else np.shape(X))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Maximum number of iterations", ConvergenceWarning)
+            return super().fit_transform(X, y, W=W, H=H)
+
+    def transform(self, X: Any) -> Any:
+        self._check(X)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Maximum number of iterations", ConvergenceWarning)
+            return super().transform(X)

@@ -19,7 +19,7 @@ from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, move
 from mixtura.estimators.categorical import read_samples
 from mixtura.estimators.labels import ClassNumbers, read_one_per_row
 from mixtura.estimators.rows import Rows, is_batches, is_dask, read_rows
-from mixtura.streams.batches import Batch, BatchedPredictions, Sharded, named_batches
+from mixtura.streams.batches import Batch, BatchedPredictions, EveryPass, Sharded, named_batches
 
 # What the error about a label adds that the first pass over batches did not see.
 SAME_ROWS = " Batches must hold the same rows in every pass."
@@ -141,26 +141,25 @@ def read_stream(
     if isinstance(X, Sharded):
         return _read_sharded(estimator, X, labeled, unlabeled)
     reader = _reader(estimator, first_batch(X), labeled, unlabeled)
-    first_pass = reader.scan(_Named(X)) if labeled else None
+    first_pass = reader.scan(_named_again(X)) if labeled else None
     reader, classes = _with_classes(reader, first_pass)
-    source = BatchSource(_Named(X), reader, n_columns(estimator), reader.device, reader.dtype, watch)
+    source = BatchSource(_named_again(X), reader, n_columns(estimator), reader.device, reader.dtype, watch)
     if first_pass is not None:
         source.n_rows = first_pass.n_rows
     return Streamed(source, classes, 0 if first_pass is None else first_pass.n_unlabeled)
 
 
-class _Named:
+def _named_again(batches: Iterable[Any]) -> EveryPass:
     """Batches with names, which can be iterated repeatedly. There is at least one (see `first_batch`)."""
 
-    def __init__(self, batches: Iterable[Any]):
-        self.batches = batches
-
-    def __iter__(self) -> Any:
+    def named() -> Iterator[Batch]:
         batch = None
-        for batch in named_batches(self.batches):
+        for batch in named_batches(batches):
             yield batch
         if batch is None:
-            raise checks.read_once(type(self.batches).__name__)
+            raise checks.read_once(type(batches).__name__)
+
+    return EveryPass(named)
 
 
 def first_batch(batches: Any) -> Batch:
@@ -211,7 +210,7 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
 
     def scan_here() -> FirstPass:
         readers.append(_reader(estimator, first_batch(given), labeled, unlabeled))
-        return readers[0].scan(_Named(given))
+        return readers[0].scan(_named_again(given))
 
     first_pass = processes.total(scan_here)
     checks.same_widths(processes.total(lambda: (estimator.n_features_in_,)))
@@ -219,7 +218,7 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
     start = sum(first_pass.lengths[: processes.rank])
     n_features = estimator.n_features_in_
     if in_batches:
-        local: Source = BatchSource(_Named(given), reader, n_features, reader.device, reader.dtype, start=start)
+        local: Source = BatchSource(_named_again(given), reader, n_features, reader.device, reader.dtype, start=start)
     else:
         block = moved(reader(whole[0]), reader.device)
         block.start = start

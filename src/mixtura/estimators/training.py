@@ -29,7 +29,7 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import Encoding, read_samples
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import recorded, trial_watcher
+from mixtura.estimators.estimator import Estimator, recorded, trial_watcher
 from mixtura.estimators.labels import ClassNumbers, Labels, read_labels, weigh_classes, with_groups
 from mixtura.estimators.parts import read_stream
 from mixtura.estimators.rows import Rows, is_batches, is_dask
@@ -424,7 +424,7 @@ def _some_rows(description: Description) -> TensorSource:
     return TensorSource(torch.cat(parts))
 
 
-def keep_history(estimator: DensityEstimator, result: FitResult) -> None:
+def keep_history(estimator: Estimator, result: FitResult) -> None:
     """Store how a fit went."""
     estimator.n_iter_ = len(result.history)
     estimator.converged_ = result.outcome is Outcome.CONVERGED

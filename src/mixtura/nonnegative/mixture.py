@@ -305,20 +305,6 @@ def smoothed_likelihood(mixture: LogLinearMixture, rows: LabeledRows) -> float:
 START_SCALE, SCORE_SCALE = 0.1, 0.5
 
 
-@dataclass(frozen=True)
-class NonnegativeProblem:
-    """The checked input of a fit; dense columns start at zero and have standard deviation one."""
-
-    rows: LabeledRows
-    kept: LabeledRows  # the rows without those held out
-    held_out: LabeledRows | None
-    shifts: Tensor  # (D,)
-    scales: Tensor  # (D,)
-    log_prior: Tensor  # (C,)
-    generator: torch.Generator
-    has_units: bool  # whether columns have unit variance
-
-
 def random_start(
     n_components: int,
     shared: bool,

@@ -44,6 +44,16 @@ def named_batches(batches: Iterable[Any]) -> Iterator[Batch]:
 
 
 @dataclass(frozen=True)
+class EveryPass:
+    """An iterable that begins anew in every pass."""
+
+    begin: Callable[[], Iterator[Any]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.begin()
+
+
+@dataclass(frozen=True)
 class Sharded:
     """The training rows of this process.
 

@@ -1,0 +1,610 @@
+"""Selection of log-linear mixtures: transform of rows, prior, number of components, temperature (text-choice).
+
+`TextSearch` compares candidates on held-out samples; `UpdateSearch` is that of a named solver, whose held-out samples
+select the number of iterations and a penalty. Both train the selected candidate with all rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mixtura.model.transforms import RowTransform, document_counts, make_row_transform
+from mixtura.nonnegative.mixture import (
+    LabeledRows,
+    LogLinearMixture,
+    column_units,
+    labeled_rows,
+    random_start,
+    smoothed_likelihood,
+)
+from mixtura.nonnegative.multinomial import fit_multinomials
+from mixtura.nonnegative.priors import Normal, SparseShares
+from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, finished
+from mixtura.selection.scores import mean_and_error
+from mixtura.selection.search import Search, SearchTable, Trial
+from mixtura.selection.splits import Grouped, Split, draw_rows, hold_outs, plain_cv, regroup
+from mixtura.selection.task import is_auto
+from mixtura.solvers import EarlyStopping, FitResult, Outcome, run
+from mixtura.values.sparse_rows import is_dense, pick, scaled_columns
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """Statistics of all rows, from which their transforms are made."""
+
+    document_counts: Tensor  # (D,), the weight of the rows with each feature
+    weight: float
+    units: tuple[Tensor, Tensor]  # shifts and scales of dense columns
+
+
+def row_facts(features: Tensor, weights: Tensor, nonempty: Tensor | None = None) -> RowFacts:
+    """The statistics of rows in memory; `nonempty` are the weights for the units, without rows of zeros."""
+    units = column_units(features, weights if nonempty is None else nonempty)
+    return RowFacts(document_counts(features, weights), float(weights.sum()), units)
+
+
+@dataclass(frozen=True)
+class TextSamples:
+    """Training samples: rows (n, D) as they are, class numbers (-1 unlabeled) or soft labels, and weights."""
+
+    features: Tensor
+    labels: Tensor | None  # (n,)
+    shares: Tensor | None  # (n, C), NaN for an unlabeled sample
+    weights: Tensor  # (n,)
+    n_classes: int
+    step: int = 2**31  # rows of a chunk
+    facts: RowFacts | None = None  # of all samples, where these are some of them
+
+    @cached_property
+    def known(self) -> Tensor:
+        """Which samples have labels, (n,)."""
+        if self.shares is not None:
+            return ~self.shares[:, 0].isnan()
+        assert self.labels is not None
+        return self.labels >= 0
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """Shares of the classes, (n, C); zero for unlabeled samples."""
+        if self.shares is not None:
+            return self.shares.nan_to_num().double()
+        assert self.labels is not None
+        one_hot = torch.nn.functional.one_hot(self.labels.clamp_min(0), self.n_classes).double()
+        return one_hot * self.known.unsqueeze(1)
+
+    def to(self, device: torch.device) -> TextSamples:
+        """Labels and weights on the device of the rows."""
+        labels, shares = (None if part is None else part.to(device) for part in (self.labels, self.shares))
+        return replace(self, labels=labels, shares=shares, weights=self.weights.to(device))
+
+    def class_totals(self, weights: Tensor) -> Tensor:
+        """The weight of each class with these weights of the samples, (C,)."""
+        if self.shares is not None:
+            return torch.where(self.known, weights, 0.0) @ self.targets
+        assert self.labels is not None
+        totals = torch.zeros(self.n_classes, dtype=torch.float64, device=weights.device)
+        return totals.index_add_(0, self.labels[self.known], weights[self.known])
+
+    def part(self, chosen: Tensor) -> TextSamples:
+        """Some of the samples, by a mask (n,)."""
+        index = chosen.nonzero()[:, 0]
+        labels, shares = (None if part is None else part[index] for part in (self.labels, self.shares))
+        return replace(
+            self, features=pick(self.features, index), labels=labels, shares=shares, weights=self.weights[index]
+        )
+
+    def labeled(self, chosen: Tensor) -> LabeledRows:
+        """Labeled rows; a row with soft labels is repeated with the weight of each share."""
+        if self.shares is None:
+            assert self.labels is not None
+            return labeled_rows(
+                self.features, self.labels, torch.where(chosen & self.known, self.weights, 0.0), self.step
+            )
+        index, classes = (self.targets * chosen.unsqueeze(1)).nonzero().T
+        weights = self.weights[index] * self.targets[index, classes]
+        return labeled_rows(pick(self.features, index), classes, weights, self.step)
+
+    def unlabeled(self) -> LabeledRows | None:
+        """Rows without labels, if any."""
+        weights = torch.where(self.known, 0.0, self.weights)
+        if not bool((weights > 0).any()):
+            return None
+        return labeled_rows(self.features, torch.full_like(weights, -1, dtype=torch.int64), weights, self.step)
+
+
+@dataclass(frozen=True)
+class TransformedSamples:
+    """The samples with transformed rows, and the transform."""
+
+    samples: TextSamples
+    transform: RowTransform | None
+    units: tuple[Tensor, Tensor] | None  # shifts and scales of dense columns
+    folds: tuple[tuple[LabeledRows, TextSamples], ...]  # training rows and held-out samples
+
+    def transformed(self, features: Tensor) -> Tensor:
+        """Other rows under the same transform."""
+        if self.transform is not None:
+            return self.transform.forward(features)
+        assert self.units is not None
+        return scaled_columns(features.double(), *self.units)
+
+    def in_units_of_rows(self, mixture: LogLinearMixture) -> LogLinearMixture:
+        """A mixture of these rows as one of the rows that the transform gives."""
+        if self.units is None:
+            return mixture
+        shifts, scales = self.units
+        return mixture.rescaled(scales, shifts)
+
+
+def view_samples(samples: TextSamples, name: str | None, folds: list[Split]) -> TransformedSamples:
+    """Transform the rows: by a transform of rows, or dense columns to unit variance."""
+    transform = units = None
+    facts = row_facts(samples.features, samples.weights) if samples.facts is None else samples.facts
+    if name is not None:
+        transform = make_row_transform(name, facts.document_counts, facts.weight)
+        rows = transform.forward(samples.features)
+    else:
+        units = facts.units
+        rows = scaled_columns(samples.features.double(), *units)
+    moved = replace(samples, features=rows)
+    parts = tuple((moved.labeled(fold.kept), moved.part(fold.held_out)) for fold in folds)
+    return TransformedSamples(moved, transform, units, parts)
+
+
+# All rows, labeled and unlabeled, under the transform of a view.
+RowsUnder = Callable[[TransformedSamples], tuple[LabeledRows, LabeledRows | None]]
+
+
+def rows_in_memory(samples: TextSamples) -> RowsUnder:
+    """The rows of samples under the transform of a view."""
+
+    def rows_under(view: TransformedSamples) -> tuple[LabeledRows, LabeledRows | None]:
+        moved = replace(samples, features=view.transformed(samples.features))
+        return moved.labeled(samples.known), moved.unlabeled()
+
+    return rows_under
+
+
+SELECTION_SAMPLES = 10_000
+SPARSE_ROWS, DENSE_ROWS = ("log", "tfidf", "counts"), (None, "log")
+COMPONENTS = (1, 3)
+# Strengths of the prior, in the order of the path; 0.3 without held-out samples.
+STRENGTHS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4)
+PLAIN_STRENGTH = 0.3
+PSEUDO_COUNTS = (0.1, 1.0)
+# A candidate with more components needs a loss that is smaller by SMALLEST_STEP and this many standard errors of the
+# difference: components of texts are often equal, with a loss that differs in the fourth digit.
+STANDARD_ERRORS = 0.5
+COLD, HOT, N_TEMPERATURES = -2.5, 3.5, 49  # log temperatures
+TOL, MAX_ITER = 1e-4, 60  # candidates need not be fully converged to be compared
+SPREAD = 0.3  # of the multinomial mixture, as the start of several components under a prior about zero
+SMALLEST_STEP = 1e-3  # a decrease of the loss by less ends a path
+LEAST_HELD_OUT = 5
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """Arguments of the estimator that fix a setting, or leave it to the search ("auto")."""
+
+    rows: Any
+    n_components: Any
+    prior: Any
+    temperature: Any
+    sparsity: Any
+    shared: bool
+    cv: Any
+    max_iter: int
+    tol: float
+    time_budget: float | None = None
+    solver: str = "auto"
+    n_init: int = 1
+    validation_fraction: float | None = None  # None: without early stopping
+
+
+@dataclass(frozen=True)
+class TrainedText:
+    """The selected model, trained with all rows under a transform."""
+
+    result: FitResult
+    view: TransformedSamples
+    temperature: float
+    sparsity: float
+    table: SearchTable | None
+
+
+@dataclass(frozen=True)
+class TextCandidate:
+    """TextSettings of one fit."""
+
+    rows: str | None
+    n_components: int
+    prior: Any
+    pseudo_count: float | None = None  # of the multinomial start
+    start_temperature: float = 1.0  # that of the start itself, as a model
+
+    @property
+    def what(self) -> dict[str, Any]:
+        """The settings, as a table shows them."""
+        settings = {"rows": self.rows, "n_components": self.n_components, "prior": self.prior}
+        return settings | ({} if self.pseudo_count is None else {"pseudo_count": self.pseudo_count})
+
+    @property
+    def from_start(self) -> bool:
+        """Whether the prior is centred at the multinomial start."""
+        return isinstance(self.prior, Normal) and self.prior.centre == "start"
+
+
+@dataclass(frozen=True)
+class TextFit:
+    """A fitted candidate: its fits to the folds, its temperature, and the losses of the held-out samples."""
+
+    candidate: TextCandidate
+    mixtures: tuple[LogLinearMixture, ...]
+    temperature: float
+    losses: Tensor
+
+
+class TextSearch:
+    """Compares candidates on the same held-out samples."""
+
+    def __init__(
+        self,
+        samples: TextSamples,
+        settings: TextSettings,
+        generator: torch.Generator,
+        watch: Callable[[Trial[TextFit]], None] | None = None,
+    ):
+        self.samples, self.settings = samples, settings
+        self.sparsity = 0.0 if is_auto(settings.sparsity) else float(settings.sparsity)
+        self.seed = int(torch.randint(2**62, (), generator=generator))  # of every start
+        self.search: Search[TextFit] = Search("log_loss", watch, settings.time_budget)
+        known = (samples.labels, samples.shares, samples.weights)
+        parts = hold_outs(settings.cv, known[0], generator, shares=known[1], weights=known[2])
+        self.folds = [fold for fold in parts if self._is_complete(fold.kept)]
+        self.unlabeled = not bool(samples.known.all())
+        self._views: dict[str | None, TransformedSamples] = {}
+
+    def _is_complete(self, kept: Tensor) -> bool:
+        """Whether the training part of a fold has samples of all classes."""
+        return bool((self.samples.class_totals(torch.where(kept, self.samples.weights, 0.0)) > 0).all())
+
+    def view(self, name: str | None) -> TransformedSamples:
+        """The samples under a transform, with their folds."""
+        if name not in self._views:
+            self._views[name] = view_samples(self.samples, name, self.folds)
+        return self._views[name]
+
+    # ---- candidates ----
+
+    def run(self, every: RowsUnder) -> TrainedText:
+        """Compare the candidates and train the selected one with all rows; with one fold, if it was interrupted."""
+        if sum(len(fold.held_out.nonzero()) for fold in self.folds) < LEAST_HELD_OUT:
+            temperature = 1.0 if is_auto(self.settings.temperature) else float(self.settings.temperature)
+            return self._trained(self._plain(), temperature, None, every)
+        self.search.run(self._try_all)
+        best = self._chosen()
+        candidate, temperature, first = best.fit.candidate, best.fit.temperature, best.fit.mixtures[0]
+        table = self.search.table(best) if len(self.search.trials) > 1 else None
+        if self.search.interrupted:
+            result = FitResult(first, Outcome.INTERRUPTED, ())
+            return TrainedText(result, self.view(candidate.rows), temperature, self.sparsity, table)
+        return self._trained(candidate, temperature, first, every, table)
+
+    def _trained(
+        self,
+        candidate: TextCandidate,
+        temperature: float,
+        first: LogLinearMixture | None,
+        every: RowsUnder,
+        table: SearchTable | None = None,
+    ) -> TrainedText:
+        """Train a candidate with all rows, from a fit to a fold if there is one."""
+        view = self.view(candidate.rows)
+        rows, unlabeled = every(view)
+        limits = self.settings.tol, self.settings.max_iter
+        result = self.fit(candidate, rows, view, None if candidate.from_start else first, *limits, unlabeled)
+        if self.sparsity and result.outcome is not Outcome.INTERRUPTED:
+            solver = Accelerated(SparseShares(self.sparsity))
+            result = replace(result, mixture=finished(solver, result.mixture, len(result.history), rows))
+        return TrainedText(result, view, temperature, self.sparsity, table)
+
+    def _plain(self) -> TextCandidate:
+        """The settings without held-out samples."""
+        settings, first = self.settings, self._rows_to_try()[0]
+        count = self._components_to_try()[0]
+        prior = Normal("zero", PLAIN_STRENGTH) if is_auto(settings.prior) else settings.prior
+        pseudo = PSEUDO_COUNTS[-1] if TextCandidate(first, count, prior).from_start else None
+        return TextCandidate(first, count, prior, pseudo)
+
+    def _rows_to_try(self) -> tuple[str | None, ...]:
+        if not is_auto(self.settings.rows):
+            return (self.settings.rows,)
+        return DENSE_ROWS if is_dense(self.samples.features) else SPARSE_ROWS
+
+    def _components_to_try(self) -> tuple[int, ...]:
+        if not is_auto(self.settings.n_components):
+            return (self.settings.n_components,)
+        return tuple(self.samples.n_classes * count if self.settings.shared else count for count in COMPONENTS)
+
+    def _try_all(self) -> None:
+        first, *others = self._components_to_try()
+        for name in self._rows_to_try():
+            self._try(name, first)
+        for count in others:
+            best = self.search.best.fit.candidate
+            most = best.prior.strength if is_auto(self.settings.prior) else math.inf
+            self._try(best.rows, count, [value for value in STRENGTHS if value <= most])
+
+    def _try(self, name: str | None, count: int, strengths: Sequence[float] = STRENGTHS) -> None:
+        """The candidates with one transform and one number of components.
+
+        Components that start under a strong prior become equal, and remain so: several components begin where one was
+        best.
+        """
+        prior = self.settings.prior
+        if not is_auto(prior):
+            candidate = TextCandidate(name, count, prior)
+            if candidate.from_start:
+                self._try_from_start(name, count, [prior.strength])
+            else:
+                self._tried(candidate, None)
+            return
+        if name == "counts" and not self.settings.shared and not self.sparsity:
+            self._try_from_start(name, count, strengths)
+        else:
+            self._follow(TextCandidate(name, count, None), "zero", strengths)
+
+    def _try_from_start(self, name: str | None, count: int, strengths: Any) -> None:
+        """The multinomial start as a model, then as the centre of the prior."""
+        starts = [
+            self._tried(TextCandidate(name, count, Normal("start", math.inf), pseudo), None) for pseudo in PSEUDO_COUNTS
+        ]
+        best = min(starts, key=lambda trial: trial.score)
+        tempered = replace(best.fit.candidate, start_temperature=best.fit.temperature)
+        strengths = [value for value in strengths if math.isfinite(value)]
+        self._follow(tempered, "start", strengths)
+
+    def _follow(self, candidate: TextCandidate, centre: str, strengths: Any) -> None:
+        """Try weaker and weaker priors, until the loss rises."""
+        last: Trial[TextFit] | None = None
+        for strength in strengths:
+            trial = self._tried(replace(candidate, prior=Normal(centre, strength)), last)
+            if last is not None and trial.score > last.score - SMALLEST_STEP:
+                return
+            last = trial
+
+    def _tried(self, candidate: TextCandidate, last: Trial[TextFit] | None) -> Trial[TextFit]:
+        return self.search.tried(lambda: self._evaluated(candidate, None if last is None else last.fit.mixtures))
+
+    def _evaluated(self, candidate: TextCandidate, starts: tuple[LogLinearMixture, ...] | None) -> Trial[TextFit]:
+        """Fit a candidate to all folds and score the held-out samples."""
+        view, mixtures, scores, targets, weights = self.view(candidate.rows), [], [], [], []
+        for number, (rows, held_out) in enumerate(view.folds):
+            result = self.fit(candidate, rows, view, None if starts is None else starts[number], TOL, MAX_ITER)
+            if result.outcome is Outcome.INTERRUPTED:
+                raise KeyboardInterrupt
+            mixtures.append(result.mixture)
+            scores.append(result.mixture.log_probabilities(held_out.features).T)
+            targets.append(held_out.targets)
+            weights.append(held_out.weights)
+        every = torch.cat(weights)
+        temperature, losses = best_temperature(torch.cat(scores), torch.cat(targets), every, self._temperatures)
+        what = {**candidate.what, "temperature": round(temperature, 3)}
+        return Trial(what, *mean_and_error(losses, every), TextFit(candidate, tuple(mixtures), temperature, losses))
+
+    @property
+    def _temperatures(self) -> Tensor:
+        if is_auto(self.settings.temperature):
+            return torch.linspace(COLD, HOT, N_TEMPERATURES, dtype=torch.float64).exp()
+        return torch.tensor([float(self.settings.temperature)], dtype=torch.float64)
+
+    def _chosen(self) -> Trial[TextFit]:
+        """The smallest loss; more components only if they are better by half a standard error."""
+        best = self.search.best
+        fewest = min(trial.fit.candidate.n_components for trial in self.search.trials)
+        simple = [trial for trial in self.search.trials if trial.fit.candidate.n_components == fewest]
+        simplest = min(simple, key=lambda trial: trial.score)
+        weights = torch.cat([held_out.weights for _, held_out in self.view(best.fit.candidate.rows).folds])
+        gain, error = mean_and_error(simplest.fit.losses - best.fit.losses, weights)
+        return best if gain > STANDARD_ERRORS * error + SMALLEST_STEP else simplest
+
+    # ---- fits ----
+
+    def fit(
+        self,
+        candidate: TextCandidate,
+        rows: LabeledRows,
+        view: TransformedSamples,
+        start: LogLinearMixture | None,
+        tol: float,
+        max_iter: int,
+        unlabeled: LabeledRows | None = None,
+    ) -> FitResult:
+        """Fit a candidate to rows; `unlabeled` are other rows than those of the search."""
+        prior, first = candidate.prior, start
+        if start is None or candidate.from_start:
+            first = self._start(candidate, rows, view, unlabeled)
+        assert first is not None
+        if candidate.from_start and not math.isfinite(prior.strength):
+            return FitResult(first, Outcome.CONVERGED, ())
+        bound = None if prior is None else prior.bound(rows, first)
+        if start is not None and start.class_of.equal(first.class_of):  # all rows may allow more components
+            first = start
+        penalty = SparseShares(self.sparsity)
+        return run(Accelerated(penalty, prior=bound, n_plain=0), rows, first, max_iter, tol)
+
+    def _start(
+        self, candidate: TextCandidate, rows: LabeledRows, view: TransformedSamples, unlabeled: LabeledRows | None
+    ) -> LogLinearMixture:
+        n_classes, count = self.samples.n_classes, candidate.n_components
+        generator = torch.Generator().manual_seed(self.seed)
+        if self.settings.shared:
+            log_prior = class_weights(rows, n_classes).log()
+            return random_start(count, True, rows, log_prior, generator, view.units is not None)
+        if candidate.pseudo_count is None and count == 1:
+            log_weights = class_weights(rows, n_classes).log()
+            return one_basis_per_class(log_weights, torch.zeros(n_classes, rows.n_features, dtype=torch.float64))
+        if not candidate.from_start:
+            unlabeled = None
+        elif unlabeled is None and self.unlabeled:
+            unlabeled = view.samples.unlabeled()
+        pseudo = candidate.pseudo_count or PSEUDO_COUNTS[0]
+        start = fit_multinomials(rows, count, n_classes, pseudo, generator, unlabeled)
+        if not candidate.from_start:
+            return replace(start, coefficients=SPREAD * start.coefficients)
+        shrunk = 1 / candidate.start_temperature
+        return replace(start, coefficients=shrunk * start.coefficients, log_weights=shrunk * start.log_weights)
+
+
+def some_of(samples: TextSamples, cv: Any, generator: torch.Generator) -> tuple[TextSamples, Any]:
+    """At most SELECTION_SAMPLES samples, drawn at random, unless the splits name samples; and their splits."""
+    n_rows = len(samples.weights)
+    if n_rows <= SELECTION_SAMPLES or not isinstance(plain_cv(cv), int):
+        return samples, cv
+    grouped = isinstance(cv, Grouped)
+    chosen = cv.whole(SELECTION_SAMPLES, generator) if grouped else draw_rows(n_rows, SELECTION_SAMPLES, generator)
+    few = samples.part(chosen.to(samples.weights.device))
+    few = replace(few, facts=row_facts(samples.features, samples.weights))
+    if not bool((few.class_totals(few.weights) > 0).all()):
+        return samples, cv
+    return few, cv.of(chosen) if grouped else cv
+
+
+def class_weights(rows: LabeledRows, n_classes: int) -> Tensor:
+    """The share of each class, (C,)."""
+    totals = rows.means.new_zeros(n_classes)
+    for chunk in rows.chunks:
+        totals.index_add_(0, chunk.labels, chunk.weights)
+    return totals / totals.sum()
+
+
+def one_basis_per_class(log_weights: Tensor, coefficients: Tensor) -> LogLinearMixture:
+    numbers = torch.arange(len(log_weights), device=log_weights.device)
+    return LogLinearMixture(log_weights, coefficients.to(log_weights.device), numbers, numbers, len(log_weights))
+
+
+def best_temperature(scores: Tensor, targets: Tensor, weights: Tensor, temperatures: Tensor) -> tuple[float, Tensor]:
+    """The temperature with the smallest loss, and the losses of the samples (n,) with it."""
+    scores = scores.clamp_min(-1e300)
+    own = (targets * scores).sum(1)
+    losses = torch.stack([(scores / t).logsumexp(1) - own / t for t in temperatures])  # (G, n)
+    best = int((losses @ weights).argmin())
+    return float(temperatures[best]), losses[best]
+
+
+PENALTIES = (0.0, 1.0)  # that sparsity="auto" compares
+PLAIN_COMPONENTS = 4  # n_components="auto" of a named solver
+SMALLEST_HELD_OUT = 20  # rows for early stopping
+SCORING_INTERVAL = 5  # steps between two scores of the held-out samples
+
+
+@dataclass(frozen=True)
+class UpdateFit:
+    """One fit: its solver, its start and its result."""
+
+    solver: Any
+    start: LogLinearMixture
+    result: FitResult
+
+    @property
+    def score(self) -> float:
+        """The best score of the held-out samples; without them the objective."""
+        return max((score for _, score in self.result.scores), default=self.result.objective)
+
+
+class UpdateSearch:
+    """Fits every penalty from the same initialisations, then the best one to all rows.
+
+    Parameters
+    ----------
+    samples : TextSamples
+    settings : TextSettings
+    generator, splitter : torch.Generator
+        Random numbers of the initialisations, and of the held-out samples.
+    """
+
+    def __init__(
+        self, samples: TextSamples, settings: TextSettings, generator: torch.Generator, splitter: torch.Generator
+    ):
+        self.settings, self.generator = settings, generator
+        fraction, parts = settings.validation_fraction, []
+        if fraction is not None:
+            cv, known = regroup(settings.cv, fraction), (samples.labels, splitter)
+            parts = hold_outs(cv, *known, weights=samples.weights, smallest=SMALLEST_HELD_OUT)
+        named = isinstance(settings.rows, str) and not is_auto(settings.rows)
+        self.view = view_samples(samples, settings.rows if named else None, [])
+        self.every = self.view.samples.labeled(samples.known)
+        self.kept, self.held_out = self.every, None
+        if parts:
+            self.kept, self.held_out = (self.view.samples.labeled(m) for m in (parts[0].kept, parts[0].held_out))
+        strengths = PENALTIES if is_auto(settings.sparsity) else (float(settings.sparsity),)
+        if self.held_out is None:  # penalties cannot be compared
+            strengths = strengths[-1:]
+        self.solvers = [NONNEGATIVE_SOLVERS[settings.solver](SparseShares(strength)) for strength in strengths]
+        self.n_candidates = len(self.solvers) * settings.n_init
+
+    def run(self, class_prior: Tensor, watch: Callable[[Trial[UpdateFit]], None] | None = None) -> TrainedText:
+        """The selected fit, of all rows and without idle weights, and the table of several candidates."""
+        search: Search[UpdateFit] = Search("objective" if self.held_out is None else "log_loss", watch)
+        search.run(lambda: self._try_all(search, class_prior.log()))
+        best = search.best.fit
+        table = search.table(search.best) if len(search.trials) > 1 else None
+        if search.interrupted:
+            best = replace(best, result=replace(best.result, outcome=Outcome.INTERRUPTED))
+        elif self.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
+            best = self._with_all_rows(best)
+        solver, result = self._bound(best.solver, self.every, best.start), best.result
+        mixture = finished(solver, result.mixture, result.best_iteration, self.every)
+        temperature = 1.0 if is_auto(self.settings.temperature) else float(self.settings.temperature)
+        result = replace(result, mixture=mixture)
+        return TrainedText(result, self.view, temperature, best.solver.penalty.strength, table)
+
+    def _try_all(self, search: Search[UpdateFit], log_prior: Tensor) -> None:
+        settings, has_units = self.settings, self.view.units is not None and is_dense(self.view.samples.features)
+        count = PLAIN_COMPONENTS if is_auto(settings.n_components) else settings.n_components
+        starts = [
+            random_start(count, settings.shared, self.every, log_prior, self.generator, has_units)
+            for _ in range(settings.n_init)
+        ]
+        for solver, (number, start) in product(self.solvers, enumerate(starts)):
+            trial = search.tried(lambda s=solver, n=number, m=start: self._trial(s, n, m))
+            if trial.fit.result.outcome is Outcome.INTERRUPTED:
+                raise KeyboardInterrupt
+
+    def _trial(self, solver: Any, number: int, start: LogLinearMixture) -> Trial[UpdateFit]:
+        fit = UpdateFit(solver, start, self._fit(solver, start))
+        return Trial({"sparsity": solver.penalty.strength, "start": number}, -fit.score, math.nan, fit)
+
+    def _fit(self, solver: Any, start: LogLinearMixture) -> FitResult:
+        """Fit the rows that are not held out; the others say when to stop."""
+        held_out, limits = self.held_out, (self.settings.max_iter, self.settings.tol)
+        bound = self._bound(solver, self.kept, start)
+        if held_out is None:
+            return run(bound, self.kept, start, *limits)
+
+        def score(mixture: LogLinearMixture) -> float:
+            return smoothed_likelihood(mixture, held_out) / held_out.weight
+
+        judge = EarlyStopping(score, interval=SCORING_INTERVAL)
+        return run(bound, self.kept, start, *limits, held_out=judge)
+
+    def _with_all_rows(self, best: UpdateFit) -> UpdateFit:
+        """Refit all rows with the number of iterations that was best for the held-out rows."""
+        before, solver = best.result, self._bound(best.solver, self.every, best.start)
+        again = run(solver, self.every, best.start, before.best_iteration, 0.0)
+        if again.outcome is Outcome.INTERRUPTED:  # the fit without those rows is complete
+            return replace(best, result=replace(before, outcome=Outcome.INTERRUPTED))
+        return replace(best, result=replace(again, outcome=before.outcome, scores=before.scores))
+
+    def _bound(self, solver: Any, rows: LabeledRows, start: LogLinearMixture) -> Any:
+        """The solver with the prior in the units of the rows."""
+        prior = None if is_auto(self.settings.prior) else self.settings.prior
+        return solver if prior is None else replace(solver, prior=prior.bound(rows, start))
