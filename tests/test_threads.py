@@ -8,7 +8,7 @@ import torch
 
 from mixtura import HybridMixtureClassifier, MixtureClassifier, NonnegativeMixtureClassifier, SparseMixtureClassifier
 from mixtura.engine import threads, tuning
-from mixtura.engine.threads import OwnThreads, available_threads, computing, one_thread, share_out
+from mixtura.engine.threads import available_threads, computing, one_thread, own_threads, share_out
 from mixtura.objectives import Joint
 
 
@@ -63,7 +63,7 @@ class TestOneThread:
                 assert torch.get_num_threads() == 1
 
     def test_a_number_of_its_own_is_given_back(self):
-        with OwnThreads(1):
+        with own_threads(1):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
 

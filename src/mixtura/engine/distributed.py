@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from mixtura import checks
 from mixtura.engine.sources import Block, BlockSource, Source
-from mixtura.engine.threads import OwnThreads, computing
+from mixtura.engine.threads import computing, own_threads
 from mixtura.values.moments import Summary
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ def add_partitions(partitions: Sequence[tuple[Any, ...]], compute: Callable[...,
 
 def _alone(compute: Callable[..., T], number: int, *part: Any) -> T:
     """Compute on one thread: Dask runs as many tasks in parallel as a worker has threads."""
-    with OwnThreads(1), computing():
+    with own_threads(1), computing():
         return compute(number, *part)
 
 

@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import Any, TypeVar
@@ -75,71 +75,54 @@ def limit_after_fork() -> None:
         _forked.clear()
 
 
-class OwnThreads:
+@contextmanager
+def own_threads(n_threads: int) -> Iterator[None]:
     """A context in which operations called by this thread use the given number of threads."""
-
-    def __init__(self, n_threads: int):
-        self._n_threads = n_threads
-
-    def __enter__(self) -> None:
-        torch.get_num_threads()  # torch initialises a new thread at the first call
-        self._before = [library.get_num_threads() for library in _openmp()]
-        self._mkl_before = 0
-        self._set([self._n_threads] * len(self._before))
-        if (mkl := _mkl()) is not None:
-            self._mkl_before = mkl(self._n_threads)
-
-    def __exit__(self, *exception: object) -> None:
-        self._set(self._before)
-        if (mkl := _mkl()) is not None:
-            mkl(self._mkl_before)
-
-    def _set(self, counts: list[int]) -> None:
-        for library, count in zip(_openmp(), counts, strict=True):
+    torch.get_num_threads()  # torch initialises a new thread at the first call
+    libraries, mkl = _openmp(), _mkl()
+    before = [library.get_num_threads() for library in libraries]
+    for library in libraries:
+        library.set_num_threads(n_threads)
+    mkl_before = 0 if mkl is None else mkl(n_threads)
+    try:
+        yield
+    finally:
+        for library, count in zip(libraries, before, strict=True):
             library.set_num_threads(count)
+        if mkl is not None:
+            mkl(mkl_before)
 
 
-class one_thread:  # noqa: N801 - a context, like those of torch
+@contextmanager
+def one_thread() -> Iterator[None]:
     """A context in which operations run on the calling thread alone; passes use the previous number of threads."""
-
-    def __enter__(self) -> None:
-        limit_after_fork()
-        self._outer = _outside.n_threads
-        if self._outer is None:
-            _outside.n_threads = torch.get_num_threads()
-            self._limit = OwnThreads(1)
-            self._limit.__enter__()
-
-    def __exit__(self, *exception: object) -> None:
-        if self._outer is None:
-            self._limit.__exit__()
-            _outside.n_threads = None
+    limit_after_fork()
+    if _outside.n_threads is not None:
+        yield
+        return
+    _outside.n_threads = torch.get_num_threads()
+    try:
+        with own_threads(1):
+            yield
+    finally:
+        _outside.n_threads = None
 
 
-class computing(one_thread):  # noqa: N801 - a context, like those of torch
+@contextmanager
+def computing() -> Iterator[None]:
     """`one_thread` without gradients: the context of every fit and every prediction."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._gradients = torch.is_grad_enabled()
-        torch.set_grad_enabled(False)
-
-    def __exit__(self, *exception: object) -> None:
-        torch.set_grad_enabled(self._gradients)
-        super().__exit__(*exception)
+    with one_thread(), torch.no_grad():
+        yield
 
 
-class until:  # noqa: N801 - a context, like those of torch
+@contextmanager
+def until(latest: float) -> Iterator[None]:
     """A context in which passes raise TimeOverError once `time.perf_counter()` exceeds `latest`."""
-
-    def __init__(self, latest: float):
-        self._latest = latest
-
-    def __enter__(self) -> None:
-        self._before, _outside.latest = _outside.latest, min(self._latest, _outside.latest)
-
-    def __exit__(self, *exception: object) -> None:
-        _outside.latest = self._before
+    before, _outside.latest = _outside.latest, min(latest, _outside.latest)
+    try:
+        yield
+    finally:
+        _outside.latest = before
 
 
 def check_time(latest: float | None = None) -> None:
@@ -158,7 +141,7 @@ def available_threads(device: torch.device | None = None) -> int:
 
 def threads_for(multiplications: float) -> Any:
     """A context for one operation of a given size: large operations use all threads."""
-    return OwnThreads(available_threads()) if multiplications > SMALL_OPERATION else nullcontext()
+    return own_threads(available_threads()) if multiplications > SMALL_OPERATION else nullcontext()
 
 
 def share_out(tasks: Sequence[T], size: float, work: Callable[[T, int], None], n_threads: int, in_order: bool) -> None:
@@ -177,7 +160,7 @@ def share_out(tasks: Sequence[T], size: float, work: Callable[[T, int], None], n
     left, stopped, latest = deque(tasks), threading.Event(), _outside.latest
 
     def share(thread: int) -> None:
-        with OwnThreads(1), torch.no_grad():
+        with own_threads(1), torch.no_grad():
             for task in tasks[thread::n_threads] if in_order else iter(lambda: _next(left), None):
                 if stopped.is_set():
                     return
@@ -233,7 +216,7 @@ def _get(queue: Queue[Any], reader: threading.Thread) -> tuple[bool, Any]:
 def _read(parts: Iterable[Any], queue: Queue[Any], stopped: threading.Event) -> None:
     ended_by = None
     try:
-        with OwnThreads(1), torch.no_grad():
+        with own_threads(1), torch.no_grad():
             for part in parts:
                 if not _put((True, part), queue, stopped):
                     return
