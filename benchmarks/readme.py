@@ -72,7 +72,9 @@ def render() -> str:
     part = part_of(every)
     rows, others = ([row for row in every if (row["part"] == part) == chosen] for chosen in (True, False))
     n_others = len(division()["development" if part == "evaluation" else "evaluation"])
-    unknown = UNKNOWN[part].format(n_others=n_others, others=own_figures(others) if part == "evaluation" else "") + PRETRAINED
+    unknown = (
+        UNKNOWN[part].format(n_others=n_others, others=own_figures(others) if part == "evaluation" else "") + PRETRAINED
+    )
     blocks = [measured(rows, part), *table(rows), "", shown(rows), LOST, *lost(rows), "", unknown, ""]
     return "\n".join([SECTION[0], *blocks])
 

@@ -30,6 +30,7 @@ MODELS = {
     "warped": MixtureClassifier(1, covariance_type="diag", warp=WARP, random_state=0),
     "density": GaussianMixture(3, covariance_type="tied", random_state=0),
     "averaged": AveragedMixtureClassifier(MixtureClassifier(1, covariance_type="diag"), n_estimators=3, random_state=0),
+    "averaged densities": AveragedMixtureClassifier(MixtureClassifier(2), 3, combine="density", random_state=0),
     "sparse": SparseMixtureClassifier(random_state=0),
     "kernels": SparseMixtureClassifier(kernel="rbf", random_state=0),
     "nonnegative": NonnegativeMixtureClassifier(random_state=0, tol=1e-3),

@@ -47,7 +47,7 @@ from mixtura.estimators.training import (
 )
 from mixtura.files.registry import storable
 from mixtura.init.description import describe as describe_samples
-from mixtura.inspection.graphs import ClassifierGraph, GaussianScores
+from mixtura.inspection.graphs import GaussianScores, class_scores, classifier_graph
 from mixtura.model.mixture import Mixture
 from mixtura.selection.merging import reduced
 from mixtura.selection.task import Task, find_solver, start
@@ -277,15 +277,15 @@ class AveragedMixtureClassifier(DensityClassifier):
         return scores
 
     def _graph(self) -> Any:
-        if self.combine == "density":
-            return super()._graph()
-        mixture = self.mixture_
-        owners = mixture.class_of.cpu() * len(self.mixtures_) + self.member_of_.cpu()
-        members = [
-            [(owners == c * len(self.mixtures_) + b).nonzero()[:, 0].tolist() for c in range(mixture.n_classes)]
-            for b in range(len(self.mixtures_))
-        ]
-        return ClassifierGraph(GaussianScores(mixture, self.warp_), mixture.class_sizes, self._temperature(), members)
+        mixture, members = self.mixture_, None  # of an average of densities the whole mixture is one model
+        if self.combine == "posterior":
+            owners = mixture.class_of.cpu() * len(self.mixtures_) + self.member_of_.cpu()
+            members = [
+                [(owners == c * len(self.mixtures_) + b).nonzero()[:, 0].tolist() for c in range(mixture.n_classes)]
+                for b in range(len(self.mixtures_))
+            ]
+        scores = GaussianScores(mixture, self.warp_)
+        return classifier_graph(class_scores(scores, mixture.class_sizes, self._temperature(), members))
 
     def to_mixture(self) -> MixtureClassifier:
         """Convert the average of the densities (`combine="density"`) to a `MixtureClassifier` of all components.

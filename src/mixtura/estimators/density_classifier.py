@@ -28,7 +28,7 @@ from mixtura.estimators.labels import only_labeled
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.rows import PandasLike, Rows, as_array
 from mixtura.inspection.explanations import Explanation, Game, Loss, log_odds, marginal_importances, shapley_values
-from mixtura.inspection.graphs import AverageGraph, ClassifierGraph, GaussianScores
+from mixtura.inspection.graphs import GaussianScores, average_graph, class_scores, classifier_graph
 from mixtura.inspection.summaries import component_entropies, feature_names
 from mixtura.model.missingness import Missingness
 from mixtura.model.mixture import Member
@@ -146,8 +146,8 @@ class DensityClassifier(Classifier, DensityEstimator):
         return Temperature(value, change, noise, log_prior if noise > 0 else None)
 
     def _graph(self) -> Any:
-        graphs = [
-            ClassifierGraph(
+        members = [
+            class_scores(
                 GaussianScores(member.mixture, member.warp),
                 member.mixture.class_sizes,
                 self._temperature(member.temperature),
@@ -155,9 +155,9 @@ class DensityClassifier(Classifier, DensityEstimator):
             )
             for member in self.members_
         ]
-        if len(graphs) == 1:
-            return graphs[0]
-        return AverageGraph(graphs, self._temperature(self.average_temperature_), self.missingness_)
+        if len(members) == 1:
+            return classifier_graph(members[0])
+        return average_graph(members, self._temperature(self.average_temperature_), self.missingness_)
 
     @by_parts("class")
     def predict_joint_log_proba(self, X: Any) -> Any:

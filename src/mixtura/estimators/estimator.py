@@ -24,7 +24,7 @@ from mixtura.engine.sources import Source
 from mixtura.files.checkpoints import CheckpointFile, Journal, Show, digest, recording, update_digest
 from mixtura.files.codec import arguments_of, fits, fitted_of
 from mixtura.files.models import save
-from mixtura.inspection.graphs import CodedGraph, export
+from mixtura.inspection.graphs import coded_graph, export
 from mixtura.inspection.summaries import feature_names
 from mixtura.selection.search import SearchTable
 from mixtura.selection.splits import checked_cv
@@ -179,7 +179,7 @@ class Estimator(BaseEstimator):
         graph, encoding = self._graph(), vars(self).get("encoding_")
         if encoding is not None:
             sizes = dict(zip(encoding.categorical, encoding.sizes, strict=True))
-            graph = CodedGraph(graph, encoding.numeric, sizes)
+            graph = coded_graph(graph, encoding.numeric, sizes)
             names = np.array(notes["feature_names"])[list(encoding.categorical)].tolist()
             notes["categories"] = dict(zip(names, (values.tolist() for values in encoding.categories), strict=True))
         export(graph, path, self.n_features_in_, self._graph_outputs(), notes)

@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -120,132 +120,6 @@ class GaussianScores(nn.Module):
         return distances, log_determinants
 
 
-class ClassifierGraph(nn.Module):
-    """Class probabilities and log densities of samples, float32.
-
-    Parameters
-    ----------
-    scores : GaussianScores
-    class_sizes : sequence of int
-        Components of each class.
-    temperature : Temperature
-    members : sequence of sequence of int, optional
-        For averages of class probabilities: the numbers of the components of every class and member, flat.
-    missingness : Missingness, optional
-        What missing values tell about the classes.
-    """
-
-    def __init__(
-        self,
-        scores: GaussianScores,
-        class_sizes: Sequence[int],
-        temperature: Temperature,
-        members: Sequence[Sequence[Sequence[int]]] | None = None,
-        missingness: Missingness | None = None,
-    ):
-        super().__init__()
-        self.scores, self.class_sizes, self.members = scores, list(class_sizes), members
-        self.calibration = Calibration(temperature, len(class_sizes), missingness)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        scores, log_density, _ = self.scored(x)
-        return torch.softmax(scores, 1).float(), log_density.float()
-
-    def scored(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log posteriors of the classes up to a constant, log densities, and shares of observed features."""
-        log_joint, slopes, share = self.scores(x)
-        if self.members is None:
-            scores = torch.stack([log_sum(part) for part in log_joint.split(self.class_sizes, 1)], 1)  # (n, C)
-        else:
-            each = [[log_sum(log_joint[:, numbers]) for numbers in member] for member in self.members]
-            stacked = torch.stack([torch.stack(member, 1) for member in each], 1)  # (n, B, C)
-            posteriors = torch.softmax(stacked, 2).mean(1)
-            scores = posteriors.clamp_min(1e-300).log() + log_sum(log_joint).unsqueeze(1)
-        return self.calibration(scores, share, x), log_sum(log_joint) + slopes, share
-
-
-class Calibration(nn.Module):
-    """`Temperature.apply` and `Missingness.log_factors` as plain operations: (n, C), (n,), samples (n, D) -> (n, C)."""
-
-    def __init__(self, temperature: Temperature, n_classes: int, missingness: Missingness | None):
-        super().__init__()
-        self.temperature, self.noise = float(temperature.value), float(temperature.noise)
-        change, log_prior = temperature.log_prior_change, temperature.log_prior
-        self.prior = None if log_prior is None else log_prior.cpu().double().exp()
-        self.change = torch.zeros(n_classes, dtype=torch.float64) if change is None else change.cpu().double()
-
-        self.columns = None if missingness is None else missingness.columns.cpu()
-        if missingness is not None:
-            odds = missingness.log_odds.cpu()
-            self.odds, self.base = missingness.strength * odds.T, -missingness.strength * softplus(odds).sum(1)
-
-    def forward(self, scores: Tensor, share: Tensor, x: Tensor) -> Tensor:
-        factors = 0.0
-        if self.columns is not None:
-            values = x[:, self.columns]
-            factors = self.base + (values != values).double() @ self.odds  # true for NaN
-        if self.temperature == 1 and self.prior is None:
-            return scores + factors
-        scores = (scores - self.change) / (1 + (self.temperature - 1) * share).unsqueeze(1) + factors
-        if self.prior is not None:  # (label-noise)
-            scores = ((1 - self.noise) * torch.softmax(scores, 1) + self.noise * self.prior).log()
-        return scores + self.change
-
-
-class AverageGraph(nn.Module):
-    """The average of the class probabilities of several models (averaged-posterior), and the log density of the first.
-
-    Parameters
-    ----------
-    members : sequence of ClassifierGraph
-    temperature : Temperature
-        Of the average.
-    missingness : Missingness, optional
-        What missing values tell about the classes.
-    """
-
-    def __init__(
-        self, members: Sequence[ClassifierGraph], temperature: Temperature, missingness: Missingness | None = None
-    ):
-        super().__init__()
-        self.members = nn.ModuleList(members)
-        self.calibration = Calibration(temperature, len(members[0].class_sizes), missingness)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        results: list[Any] = [cast(ClassifierGraph, member).scored(x) for member in self.members]
-        _, log_density, share = results[0]
-        change = self.calibration.change
-        posteriors = torch.stack([torch.softmax(scores - change, 1) for scores, _, _ in results])
-        average = posteriors.mean(0).clamp_min(1e-300).log() + change
-        return torch.softmax(self.calibration(average, share, x), 1).float(), log_density.float()
-
-
-class CodedGraph(nn.Module):
-    """A graph for samples that have numbers of categories, from 0 on, in place of their indicators.
-
-    Parameters
-    ----------
-    graph : Module
-        For numeric features, then indicators.
-    numeric : sequence of int
-        Positions of the numeric features.
-    categories : mapping of int to int
-        Positions of the categorical features, and their numbers of categories.
-    """
-
-    def __init__(self, graph: nn.Module, numeric: Sequence[int], categories: Mapping[int, int]):
-        super().__init__()
-        self.inner, self.numeric, self.categories = graph, list(numeric), dict(categories)
-
-    def forward(self, x: Tensor) -> Any:
-        x = x.double()
-        parts = [x[:, self.numeric]] if self.numeric else []
-        for position, size in self.categories.items():
-            indicators = (x[:, position : position + 1] == torch.arange(size, dtype=torch.float64)).double()
-            parts.append(torch.where(indicators.sum(1, keepdim=True) > 0, indicators, torch.nan))
-        return self.inner(torch.cat(parts, 1))
-
-
 class FunctionGraph(nn.Module):
     """A function of samples (n, D), float32, as a module.
 
@@ -270,6 +144,132 @@ def density_graph(scores: GaussianScores) -> FunctionGraph:
         return torch.softmax(log_joint, 1).float(), (log_sum(log_joint) + slopes).float()
 
     return FunctionGraph(densities)
+
+
+# The function from samples (n, D) to log posteriors of the classes up to a constant (n, C), log densities (n,), and
+# shares of observed features (n,).
+ClassScores = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
+
+
+def class_scores(
+    scores: GaussianScores,
+    class_sizes: Sequence[int],
+    temperature: Temperature,
+    members: Sequence[Sequence[Sequence[int]]] | None = None,
+    missingness: Missingness | None = None,
+) -> ClassScores:
+    """The scores of a classifier as plain operations.
+
+    Parameters
+    ----------
+    scores : GaussianScores
+    class_sizes : sequence of int
+        Components of each class.
+    temperature : Temperature
+    members : sequence of sequence of int, optional
+        For averages of class probabilities: the numbers of the components of every class and member, flat.
+    missingness : Missingness, optional
+        What missing values tell about the classes.
+    """
+    sizes, calibrated = list(class_sizes), calibration(temperature, missingness)
+
+    def scored(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        log_joint, slopes, share = scores(x)
+        if members is None:
+            values = torch.stack([log_sum(part) for part in log_joint.split(sizes, 1)], 1)  # (n, C)
+        else:
+            each = [[log_sum(log_joint[:, numbers]) for numbers in member] for member in members]
+            stacked = torch.stack([torch.stack(member, 1) for member in each], 1)  # (n, B, C)
+            posteriors = torch.softmax(stacked, 2).mean(1)
+            values = posteriors.clamp_min(1e-300).log() + log_sum(log_joint).unsqueeze(1)
+        return calibrated(values, share, x), log_sum(log_joint) + slopes, share
+
+    return scored
+
+
+def classifier_graph(scored: ClassScores) -> FunctionGraph:
+    """Class probabilities and log densities of samples, float32."""
+
+    def probabilities(x: Tensor) -> tuple[Tensor, Tensor]:
+        scores, log_density, _ = scored(x)
+        return torch.softmax(scores, 1).float(), log_density.float()
+
+    return FunctionGraph(probabilities)
+
+
+def average_graph(
+    members: Sequence[ClassScores], temperature: Temperature, missingness: Missingness | None = None
+) -> FunctionGraph:
+    """The average of the class probabilities of several models (averaged-posterior), and the log density of the first.
+
+    `temperature` and `missingness` are of the average.
+    """
+    calibrated, change = calibration(temperature, missingness), change_of(temperature)
+
+    def average(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        results = [member(x) for member in members]
+        _, log_density, share = results[0]
+        posteriors = torch.stack([torch.softmax(scores - change, 1) for scores, _, _ in results])
+        return calibrated(posteriors.mean(0).clamp_min(1e-300).log() + change, share, x), log_density, share
+
+    return classifier_graph(average)
+
+
+def change_of(temperature: Temperature) -> Tensor | float:
+    """The change of the log class prior, (C,)."""
+    change = temperature.log_prior_change
+    return 0.0 if change is None else change.cpu().double()
+
+
+def calibration(
+    temperature: Temperature, missingness: Missingness | None
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """`Temperature.apply` and `Missingness.log_factors` as plain operations: (n, C), (n,), samples (n, D) -> (n, C)."""
+    value, noise, change = float(temperature.value), float(temperature.noise), change_of(temperature)
+    prior = None if temperature.log_prior is None else temperature.log_prior.cpu().double().exp()
+    columns = None if missingness is None else missingness.columns.cpu()
+    odds = base = torch.zeros(1, dtype=torch.float64)
+    if missingness is not None:
+        odds = missingness.strength * missingness.log_odds.cpu().T
+        base = -missingness.strength * softplus(missingness.log_odds.cpu()).sum(1)
+
+    def calibrated(scores: Tensor, share: Tensor, x: Tensor) -> Tensor:
+        factors = 0.0
+        if columns is not None:
+            values = x[:, columns]
+            factors = base + (values != values).double() @ odds  # true for NaN
+        if value == 1 and prior is None:
+            return scores + factors
+        scores = (scores - change) / (1 + (value - 1) * share).unsqueeze(1) + factors
+        if prior is not None:  # (label-noise)
+            scores = ((1 - noise) * torch.softmax(scores, 1) + noise * prior).log()
+        return scores + change
+
+    return calibrated
+
+
+def coded_graph(graph: nn.Module, numeric: Sequence[int], categories: Mapping[int, int]) -> FunctionGraph:
+    """A graph for samples that have numbers of categories, from 0 on, in place of their indicators.
+
+    Parameters
+    ----------
+    graph : Module
+        For numeric features, then indicators.
+    numeric : sequence of int
+        Positions of the numeric features.
+    categories : mapping of int to int
+        Positions of the categorical features, and their numbers of categories.
+    """
+
+    def coded(x: Tensor) -> Any:
+        x = x.double()
+        parts = [x[:, list(numeric)]] if numeric else []
+        for position, size in categories.items():
+            indicators = (x[:, position : position + 1] == torch.arange(size, dtype=torch.float64)).double()
+            parts.append(torch.where(indicators.sum(1, keepdim=True) > 0, indicators, torch.nan))
+        return graph(torch.cat(parts, 1))
+
+    return FunctionGraph(coded)
 
 
 def conditional_graph(score: Callable[[Tensor], Tensor], offsets: Tensor) -> FunctionGraph:
