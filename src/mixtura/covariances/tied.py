@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.files.registry import storable
-from mixtura.numerics import cached_property
+from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Covariance, Marginals, Quadratic, Structure
 from mixtura.values.features import Coefficients
 from mixtura.values.moments import Form, Moments, PseudoMoments

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mixtura.numerics import cached_property, linalg
+from mixtura.numerics import linalg
+from mixtura.numerics.cached_property import cached_property
 
 # The precision side of conditioning loses about eps * (variance inflation); beyond this the observed side is used.
 LARGEST_INFLATION = 1e6

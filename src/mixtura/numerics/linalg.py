@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from mixtura.numerics import cached_property
+from mixtura.numerics.cached_property import cached_property
 
 # Relative to each diagonal entry, so that the repair does not depend on the units of a column.
 JITTERS = (1e-13, 1e-11, 1e-9, 1e-7, 1e-5, 1e-3, 1e-1)

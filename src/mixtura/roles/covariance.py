@@ -13,7 +13,8 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.files.registry import Structured
-from mixtura.numerics import cached_property, linalg
+from mixtura.numerics import linalg
+from mixtura.numerics.cached_property import cached_property
 from mixtura.numerics.conditioning import DenseGaussians
 from mixtura.values.features import QUADRATICS, Coefficients
 from mixtura.values.moments import DenseForm, Form, Moments, PseudoMoments, image
