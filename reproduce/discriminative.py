@@ -30,7 +30,7 @@ from sklearn.model_selection import (
     train_test_split,
 )
 from sklearn.multiclass import OneVsOneClassifier
-from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
@@ -214,57 +214,41 @@ def separating(X: np.ndarray, y: np.ndarray, components: tuple[Any, ...], tradeo
     return Fitted(model, int(model.n_components_.sum()), separated_text(model))
 
 
-def searched(model: Any, grid: dict[str, list[Any]], X: np.ndarray, y: np.ndarray) -> Pipeline:
+def by_grid(model: Any, grid: dict[str, list[Any]], X: np.ndarray, y: np.ndarray, size: Callable[[Any], int]) -> Fitted:
     """On standardised columns, with the settings that cross-validation prefers."""
     pipeline = make_pipeline(StandardScaler(), model)
-    folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=0)
-    search = GridSearchCV(
-        pipeline, {f"{pipeline.steps[-1][0]}__{k}": v for k, v in grid.items()}, cv=folds, refit=False
-    )
+    step, folds = pipeline.steps[-1][0], StratifiedKFold(N_FOLDS, shuffle=True, random_state=0)
+    search = GridSearchCV(pipeline, {f"{step}__{k}": v for k, v in grid.items()}, cv=folds, refit=False)
     few = np.random.default_rng(0).permutation(len(y))[:SOME_ROWS] if len(y) > MANY_ROWS else np.arange(len(y))
     search.fit(X[few], y[few])
-    return pipeline.set_params(**search.best_params_).fit(X, y)
+    pipeline.set_params(**search.best_params_).fit(X, y)
+    settings = {key: pipeline.get_params()[f"{step}__{key}"] for key in grid}
+    chosen = ", ".join(f"{key.split('__')[-1]}={value:g}" for key, value in settings.items())
+    return Fitted(pipeline, size(pipeline[-1]), chosen)
 
 
 def widths(X: np.ndarray) -> list[float]:
     return [width / X.shape[1] for width in WIDTHS]
 
 
-def text_of(pipeline: Pipeline, names: list[str]) -> str:
-    settings = pipeline.get_params()
-    return ", ".join(f"{name.split('__')[-1]}={settings[name]:g}" for name in names)
-
-
-def logistic(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
-    model = searched(LogisticRegression(max_iter=2000), {"C": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 10]}, X, y)
-    return Fitted(model, 0, text_of(model, ["logisticregression__C"]))
-
-
-def svm(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
-    model = searched(SVC(), {"C": [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0], "gamma": widths(X)}, X, y)
-    return Fitted(model, int(model[-1].n_support_.sum()), text_of(model, ["svc__C", "svc__gamma"]))
-
-
 def rlsc(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
     grid = {"estimator__alpha": [1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0], "estimator__gamma": widths(X)}
-    model = searched(OneVsOneClassifier(LeastSquaresClassifier()), grid, X, y)
-    names = ["onevsoneclassifier__estimator__alpha", "onevsoneclassifier__estimator__gamma"]
-    return Fitted(model, len(y), text_of(model, names))
+    return by_grid(OneVsOneClassifier(LeastSquaresClassifier()), grid, X, y, lambda model: len(y))
 
 
 def rvm(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
     machine = RelevanceVectorClassifier(scaling=False, device=device_for(y), random_state=0)
-    model = searched(machine, {"gamma": widths(X)}, X, y)
-    return Fitted(model, len(model[-1].relevance_), text_of(model, ["relevancevectorclassifier__gamma"]))
+    return by_grid(machine, {"gamma": widths(X)}, X, y, lambda model: len(model.relevance_))
 
 
 def ivm(X: np.ndarray, y: np.ndarray, components: tuple[int, ...]) -> Fitted:
     counts = [25, 50, 100] if len(y) <= MANY_ROWS else [200, 1000]
-    grid = {"estimator__gamma": widths(X), "estimator__amplitude": [1.0, 10.0], "estimator__n_vectors": counts}
-    model = searched(OneVsOneClassifier(InformativeVectorMachine()), grid, X, y)
-    vectors = np.unique(np.concatenate([pair.support_ for pair in model[-1].estimators_]), axis=0)
-    names = [f"onevsoneclassifier__estimator__{name}" for name in ("amplitude", "gamma", "n_vectors")]
-    return Fitted(model, len(vectors), text_of(model, names))
+    grid = {"estimator__amplitude": [1.0, 10.0], "estimator__gamma": widths(X), "estimator__n_vectors": counts}
+
+    def n_vectors(model: Any) -> int:
+        return len(np.unique(np.concatenate([pair.support_ for pair in model.estimators_]), axis=0))
+
+    return by_grid(OneVsOneClassifier(InformativeVectorMachine()), grid, X, y, n_vectors)
 
 
 # dgmm_mean and dgmm_any were computed by an earlier version.
@@ -273,7 +257,14 @@ FITS: dict[str, Callable[[np.ndarray, np.ndarray, tuple[int, ...]], Fitted]] = {
     "dgmm": separating,
     "dgmm_auto": lambda X, y, components: separating(X, y, ("auto",)),
     "dgmm_zero": lambda X, y, components: separating(X, y, components, 0.0),
-    "logistic": logistic, "svm": svm, "rlsc": rlsc, "rvm": rvm, "ivm": ivm,
+    "logistic": lambda X, y, components: by_grid(
+        LogisticRegression(max_iter=2000), {"C": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 10]}, X, y, lambda model: 0
+    ),
+    "svm": lambda X, y, components: by_grid(
+        SVC(), {"C": [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0], "gamma": widths(X)}, X, y,
+        lambda model: int(model.n_support_.sum()),
+    ),
+    "rlsc": rlsc, "rvm": rvm, "ivm": ivm,
 }  # fmt: skip
 KERNELS = ("svm", "rlsc", "rvm", "ivm")
 
