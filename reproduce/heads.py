@@ -49,7 +49,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sparse": QUADRATIC,
 }
 STEPS_PER_GRAPH = 5
-LOSS_SCALE = 1024.0  # of losses on a GPU, whose gradients have half precision
+LOSS_SCALE = 1024.0  # for gradients in half precision; the optimiser divides by it
 COUNTS = (2, 5, 10, 15, 20, 30, 40, 50, 70, 100, 150, 200, 300, 400, 500, 600)  # weights left, for the curves
 
 
@@ -206,11 +206,8 @@ class Trainer:
         self.networks = StackedNetworks([network for network, _ in made.values()]).to(self.device)
         self.heads = {method: head.to(self.device) for method, (_, head) in made.items()}
         parameters = [*self.networks.parameters(), *(p for head in self.heads.values() for p in head.parameters())]
-        on_gpu = self.device.type == "cuda"
-        self.optimiser = torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, fused=on_gpu)
-        self.scale = torch.tensor(LOSS_SCALE if on_gpu else 1.0, device=self.device)
-        if on_gpu:
-            self.optimiser.grad_scale = self.scale  # divides the gradients by it
+        self.optimiser = torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, fused=True)
+        self.scale = self.optimiser.grad_scale = torch.tensor(LOSS_SCALE, device=self.device)
         self.number = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.places = torch.arange(BATCH, device=self.device)
         self.orders = torch.stack([torch.randperm(len(data.images), device=self.device) for _ in METHODS])

@@ -151,10 +151,16 @@ SPACES = {
     ),
     **{f"{name} (pca50)": of_variant(name) for name in base.SIZES},
     **{name: of_pixels(OF_FEW) for name in base.SIZES},
+    **{f"{name}, diagonal": of_pixels(OF_DIAGONALS, "diag") for name in base.SIZES},
     **{
-        f"{name}{coordinates}, diagonal": of_pixels(OF_DIAGONALS, "diag")
+        f"{name} (pca50), diagonal": replace(
+            of_pixels(OF_DIAGONALS, "diag"),
+            starts={f"{k} each": replace(STARTS["OF_DIAGONAL"], k=each(k)) for k in (30, 60)},
+            margins=(5.0, 200.0),
+            steps=(1e-3, 2e-2),
+            epochs=30,
+        )
         for name in base.SIZES
-        for coordinates in ("", " (pca50)")
     },
     "CIFAR-10 (pca50)": Space(
         {"full": Start(each(10), (50.0, 0.3))},
