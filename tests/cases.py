@@ -182,10 +182,12 @@ OBJECTIVES: dict[str, tuple[Objective, Callable[..., Any]]] = {
     "joint": (Joint(), reference.joint),
     "marginal": (Marginal(), reference.marginal),
     "conditional": (Conditional(), reference.conditional),
+    "tempered": (Conditional(3.0), reference.tempered_conditional(3.0)),
     "margin": (Margin(), reference.margin()),
     "hybrid": (Hybrid(), reference.hybrid(0.5, reference.margin())),
     "wide_margin": (Margin(8.0, 2.0), reference.margin(8.0, 2.0)),
     "hybrid_conditional": (Hybrid(0.2, Conditional(), 3.0), reference.hybrid(0.2, reference.conditional, 3.0)),
+    "hybrid_tempered": (Hybrid(0.2, Conditional(3.0)), reference.hybrid(0.2, reference.tempered_conditional(3.0))),
     "hybrid_generative": (Hybrid(1.0, Margin(), 0.3), reference.hybrid(1.0, reference.margin(), 0.3)),
     "hybrid_discriminative": (Hybrid(0.0, Margin(5.0)), reference.hybrid(0.0, reference.margin(5.0))),
 }

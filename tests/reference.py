@@ -88,6 +88,22 @@ def conditional(a, class_of, share) -> tuple[float, np.ndarray, np.ndarray]:
     return value - logsumexp(a), numerator, softmax(a)
 
 
+def tempered_conditional(temperature):
+    """log p(c | x) from log joints of the classes that are divided by a temperature."""
+
+    def of_row(a, class_of, share):
+        scores = np.array([logsumexp(a[class_of == c]) for c in range(class_of.max() + 1)]) / temperature
+        value, numerator, denominator = 0.0, np.zeros_like(a), np.zeros_like(a)
+        for c in np.flatnonzero(np.nan_to_num(share)):
+            value += share[c] * (scores[c] - logsumexp(scores))
+            numerator[class_of == c] += share[c] * softmax(a[class_of == c]) / temperature
+            for other, part in enumerate(softmax(scores)):
+                denominator[class_of == other] += share[c] * part * softmax(a[class_of == other]) / temperature
+        return value, numerator, denominator
+
+    return of_row
+
+
 def margin(wanted=1.0, sharpness=10.0):
     """The large margin: minus what the log joint of the class lacks to be `wanted` ahead of all others."""
 

@@ -147,7 +147,7 @@ def simplest(losses, sizes, weights=None):
     weights = torch.ones(len(losses), dtype=torch.float64) if weights is None else torch.as_tensor(weights)
     search = Search("log_loss")
     for own, size in zip(losses.T, sizes, strict=True):
-        candidate = types.SimpleNamespace(recoded=False)
+        candidate = types.SimpleNamespace(is_density=True)
         fit = types.SimpleNamespace(losses=own, n_parameters=size, candidate=candidate)
         search.tried(lambda own=own, fit=fit: Trial({}, *mean_and_error(own, weights), fit))
     comparison = types.SimpleNamespace(

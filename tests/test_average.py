@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
+from sklearn.metrics import log_loss
 
 import mixtura
 from mixtura import AveragedMixtureClassifier, MixtureClassifier
@@ -16,11 +17,14 @@ from mixtura.estimators.mixture_classifier import make_settings
 from mixtura.estimators.refits import refit
 from mixtura.estimators.training import describe, read_training, train
 from mixtura.model.mixture import Member
-from mixtura.selection import automatic
+from mixtura.objectives import Conditional, Hybrid
+from mixtura.priors import Scaled
+from mixtura.selection import automatic, comparison
 from mixtura.selection.automatic import AutomaticSearch
 from mixtura.selection.scores import grid
-from mixtura.selection.task import Selected, fit_once
-from mixtura.solvers import Outcome
+from mixtura.selection.search import distinct
+from mixtura.selection.task import HybridTraining, Selected, fit_once
+from mixtura.solvers import Gradient, Outcome, run
 
 X, Y = make_ripley(60, random_state=0)
 HOLES = remove_values(X, 0.3, random_state=1)
@@ -29,12 +33,18 @@ HOLES = remove_values(X, 0.3, random_state=1)
 def with_members(n_members=3, temperature=0.8, **arguments):
     """A model with members of different structures, transforms and temperatures."""
     model = MixtureClassifier(2, random_state=0, **arguments).fit(X, Y)
-    others = [
-        MixtureClassifier(1, warp="johnson", temperature=2.5, random_state=0).fit(np.sinh(X), Y),
-        MixtureClassifier(3, covariance_type="diag", temperature=1.5, random_state=1).fit(X, Y),
-    ][: n_members - 1]
+    weights, others = (
+        (2.0, 0.5),
+        [
+            MixtureClassifier(1, warp="johnson", temperature=2.5, random_state=0).fit(np.sinh(X), Y),
+            MixtureClassifier(3, covariance_type="diag", temperature=1.5, random_state=1).fit(X, Y),
+        ][: n_members - 1],
+    )
     model.temperature_, model.label_noise_ = 1.3, 0.01
-    model.further_members_ = tuple(Member(other.mixture_, other.warp_, other.temperature_) for other in others)
+    model.further_members_ = tuple(
+        Member(other.mixture_, other.warp_, other.temperature_, weight)
+        for other, weight in zip(others, weights, strict=False)
+    )
     model.average_temperature_ = temperature
     return model
 
@@ -56,8 +66,9 @@ def posterior_twin(model, X):
         rows = rows if member.warp is None else member.warp.forward(rows)
         joint = member.mixture.log_joint(rows).numpy()
         scores = np.stack([logsumexp(joint[:, part], axis=1) for part in member.mixture.class_slices], 1)
-        total = total + np.exp(calibrated(scores - change, member.temperature))
-    average = calibrated(np.log(total / len(model.members_)), model.average_temperature_) + change
+        total = total + member.weight * np.exp(calibrated(scores - change, member.temperature))
+    total = total / sum(member.weight for member in model.members_)
+    average = calibrated(np.log(total), model.average_temperature_) + change
     return average - logsumexp(average, axis=1, keepdims=True)
 
 
@@ -200,7 +211,10 @@ def test_members_are_added_one_by_one_and_kept_if_held_out_samples_gain(rows, mo
     ((search, comparison, first, most), (members, temperature)) = calls[0]
     assert members[0] is first
     assert most == 3
-    assert len({id(trial) for trial in members}) == len(members) == len(model.members_) <= most
+    assert len({id(trial) for trial in members}) == len(model.members_) <= most
+    assert len(members) <= automatic.MOST_WEIGHT
+    counts = [sum(other is trial for other in members) for trial in distinct(members)]
+    assert [member.weight for member in model.members_] == [count / counts[0] for count in counts]
     assert model.average_temperature_ == temperature
     temperatures = grid(first.fit.losses, average=True).tolist()
 
@@ -336,3 +350,90 @@ def test_only_the_last_class_prior_counts(average):
     assert model.temperature_ != 1 or model.label_noise_ > 0  # posteriors are not those of the mixture
     twice = model.with_class_prior([0.9, 0.1]).with_class_prior([0.3, 0.7])
     np.testing.assert_allclose(twice.predict_proba(X), model.with_class_prior([0.3, 0.7]).predict_proba(X), atol=1e-12)
+
+
+# ---- members that are trained on ----------------------------------------------------------------------------------
+
+
+def two_waves(n_samples, seed=0):
+    """Classes on both sides of a wave: few Gaussians describe the density, and many the boundary."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, (n_samples, 2))
+    return X, (X[:, 1] > np.sin(2 * X[:, 0])).astype(int)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    X, y = two_waves(600)
+    return MixtureClassifier(random_state=0).fit(X, y)
+
+
+def training_of(model):
+    return [HybridTraining.from_what(candidate.what) for candidate in model.search_.members]
+
+
+def test_members_are_trained_on_where_held_out_samples_gain(trained):
+    trainings, (X, y) = training_of(trained), two_waves(2000, seed=1)
+    assert trainings[0] is None  # the best member is a density
+    assert any(training is not None for training in trainings)
+    alone = copy.copy(trained)
+    alone.further_members_ = ()
+    assert log_loss(y, trained.predict_proba(X)) < 0.8 * log_loss(y, alone.predict_proba(X))
+
+
+def test_a_trained_member_is_a_fit_of_em_trained_on(trained):
+    """A fit by hand: EM, then the objective of (hybrid-member) by L-BFGS."""
+    (X, y), number = two_waves(600), [training is not None for training in training_of(trained)].index(True)
+    settings = make_settings(MixtureClassifier(random_state=0), trained, y)
+    settings = [settings, *settings.further][number]
+    task = describe(trained, read_training(trained, settings, X, y, None), settings)
+    task = replace(task, start=trained.members_[number].mixture, class_prior=torch.tensor([0.3, 0.7]).double())
+    training, free = task.training, replace(task, training=None, class_prior=None)
+    first = fit_once(free).mixture
+    objective = Hybrid(training.tradeoff, Conditional(training.temperature))
+    problem = replace(free.problem, objective=objective, prior=Scaled(task.prior, training.tradeoff))
+    expected = run(Gradient("lbfgs"), problem, first, training.n_epochs, 0.0).mixture
+    actual = fit_once(task).mixture
+    rows = next(iter(task.source.blocks())).rows
+    shift = (torch.tensor([0.3, 0.7]).log() - expected.log_class_prior)[expected.class_of].unsqueeze(0)
+    torch.testing.assert_close(actual.log_joint(rows), expected.log_joint(rows) + shift.to(rows), atol=1e-6, rtol=1e-6)
+    assert (actual.log_joint(rows) - first.log_joint(rows)).abs().max() > 1
+
+
+def test_trained_members_are_refitted_and_continued(trained):
+    (X, y), (X_test, y_test) = two_waves(600), two_waves(2000, seed=1)
+    expected = log_loss(y_test, trained.predict_proba(X_test))
+    for model in (refit(trained, X, y, np.arange(600)), copy.deepcopy(trained).set_params(warm_start=True).fit(X, y)):
+        for own, member in zip(model.members_, trained.members_, strict=True):
+            assert (own.weight, own.temperature) == (member.weight, member.temperature)
+            assert own.mixture.class_sizes == member.mixture.class_sizes
+        assert abs(log_loss(y_test, model.predict_proba(X_test)) - expected) < 0.1 * expected
+
+
+def test_few_samples_and_one_member_train_nothing_on():
+    X, y = two_waves(499)
+    few, one = MixtureClassifier(random_state=0).fit(X, y), MixtureClassifier(average=1, random_state=0)
+    for model in (few, one.fit(*two_waves(600))):
+        assert all("n_epochs" not in candidate.what for candidate in model.search_)
+
+
+def test_a_given_structure_is_trained_on_and_saved(tmp_path):
+    X, y = two_waves(600)
+    model = MixtureClassifier(covariance_type="diag", class_prior="uniform", random_state=0).fit(X, y)
+    trials = [candidate.what for candidate in model.search_ if "n_epochs" in candidate.what]
+    assert [what["covariance_type"] for what in trials] == ["diag"]
+    assert all(member.mixture.log_class_prior.exp().allclose(torch.tensor(0.5).double()) for member in model.members_)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(mixtura.load(tmp_path / "model").predict_proba(X), model.predict_proba(X))
+
+
+def test_a_training_that_never_gains_is_no_candidate(monkeypatch):
+    monkeypatch.setattr(comparison, "MOST_EPOCHS", 0)
+    model = MixtureClassifier(random_state=0).fit(*two_waves(600))
+    assert all("n_epochs" not in candidate.what for candidate in model.search_)
+
+
+def test_training_that_takes_too_long_is_not_tried(monkeypatch):
+    monkeypatch.setattr(comparison, "MOST_TRAINING_WORK", 1.0)
+    model = MixtureClassifier(random_state=0).fit(*two_waves(600))
+    assert all("n_epochs" not in candidate.what for candidate in model.search_)

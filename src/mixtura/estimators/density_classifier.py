@@ -131,7 +131,8 @@ class DensityClassifier(Classifier, DensityEstimator):
                 compute = partial(class_log_joint, sizes=own)
                 scores.append(map_rows(member.mixture, transformed.source(), lambda a, f=compute: f(a).T, limit).T)
             temperatures = [self._temperature(member.temperature) for member in self.members_]
-            average = average_posteriors(scores, temperatures, observed)
+            weights = [member.weight for member in self.members_]
+            average = average_posteriors(scores, temperatures, observed, weights)
             calibration, log_factors = self._temperature(self.average_temperature_), self._log_factors(rows, counted)
             values = finish(calibration.apply(average, observed, log_factors))
         return rows.answer(values)
@@ -157,7 +158,8 @@ class DensityClassifier(Classifier, DensityEstimator):
         ]
         if len(members) == 1:
             return classifier_graph(members[0])
-        return average_graph(members, self._temperature(self.average_temperature_), self.missingness_)
+        weights = [member.weight for member in self.members_]
+        return average_graph(members, weights, self._temperature(self.average_temperature_), self.missingness_)
 
     @by_parts("class")
     def predict_joint_log_proba(self, X: Any) -> Any:

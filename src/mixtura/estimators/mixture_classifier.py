@@ -21,7 +21,7 @@ from mixtura.model.mixture import Member
 from mixtura.objectives import OBJECTIVES
 from mixtura.roles import MixtureSolver, Objective
 from mixtura.selection.automatic import AutomaticSearch
-from mixtura.selection.task import is_auto
+from mixtura.selection.task import HybridTraining, is_auto
 from mixtura.solvers import SOLVERS
 from mixtura.solvers.em import RunningMoments
 
@@ -359,7 +359,13 @@ def _of_member(
             settings = replace(settings, covariance_type=what.get("covariance_type", "full"))
         if is_auto(chosen.warp):
             settings = replace(settings, warp=what.get("warp"))
-        settings = replace(settings, temperature=member.temperature)
+        settings = replace(
+            settings,
+            temperature=member.temperature,
+            recoded="categories" in what,
+            training=HybridTraining.from_what(what),
+            weight=member.weight,
+        )
     return replace(settings, init=member.mixture, warp=member.warp) if settings.continues else settings
 
 

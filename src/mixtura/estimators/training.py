@@ -43,7 +43,7 @@ from mixtura.model.mixture import Member, Mixture
 from mixtura.model.transforms import Recoding, Warp
 from mixtura.roles import ConjugatePrior, MixtureSolver, Objective, Prior, Structure, is_smooth
 from mixtura.selection.splits import renumbered
-from mixtura.selection.task import Selected, Task, TaskSearch, check_start, is_auto, make_prior
+from mixtura.selection.task import HybridTraining, Selected, Task, TaskSearch, check_start, is_auto, make_prior
 from mixtura.solvers import EM, FitResult, Outcome, best_of
 from mixtura.streams.batches import Sharded
 
@@ -61,7 +61,7 @@ class Settings:
     Most are arguments of `MixtureClassifier`. `n_components` may be "auto", a number, a dict, or a list with one number
     per class; `missing` is "auto" only where a search decides. `init` may be a fitted estimator. `continues` means that
     it is the model of the last fit. `further` are the settings of members whose posteriors are averaged with those of
-    this one.
+    this one; `recoded` (numbers in place of categories), `training` and `weight` are those of such a member.
     """
 
     n_components: Any
@@ -85,6 +85,9 @@ class Settings:
     missing: str = "ignorable"
     cv: Any = 5
     reg_covar: float | None = None
+    recoded: bool = False
+    training: HybridTraining | None = None
+    weight: float = 1.0
     further: tuple[Settings, ...] = ()
     average_temperature: float = 1.0
 
@@ -204,8 +207,11 @@ def describe(estimator: DensityEstimator, data: Data, settings: Settings) -> Tas
         temperature=settings.temperature,
         reg_covar=settings.reg_covar,
         missingness=_describe_missingness(settings.missing, description, data.encoding),
+        training=settings.training,
+        weight=settings.weight,
     )
-    warp = make_warp(settings.warp, task.with_warp(recoding).description)
+    wanted = settings.warp.warp if isinstance(settings.warp, Recoding) else settings.warp
+    warp = make_warp(wanted, task.with_warp(recoding).description)
     task = task.with_warp(warp if recoding is None else replace(recoding, warp=warp))
     task = replace(task, init=_initial(settings.init, task))
     if is_auto(settings.n_components):
@@ -227,10 +233,11 @@ def recode_categories(estimator: DensityEstimator, data: Data, settings: Setting
         return replace(settings.warp, warp=None)
     structure = make_structure(settings.covariance_type, settings.rank, encoding.n_columns, None)
     by_em = settings.objective.own_class_only and isinstance(settings.solver, EM | None)
-    if by_em and structure.takes_categories:
+    if by_em and structure.takes_categories and not settings.recoded:
         return None
-    if settings.continues and isinstance(estimator.warp_, Recoding):
-        return replace(estimator.warp_, warp=None)
+    known = settings.warp if settings.recoded else estimator.warp_
+    if settings.continues and isinstance(known, Recoding):
+        return replace(known, warp=None)
     return recode(data.source, len(classes), len(encoding.numeric), encoding.sizes, encoding.ordered)
 
 
@@ -356,7 +363,7 @@ def keep(
     estimator.classes_ = data.classes
     estimator.class_prior_ = result.mixture.log_class_prior.exp().cpu().numpy()
     estimator.further_members_ = tuple(
-        Member(bring_home(other.mixture, data), bring_home(own.warp, data), own.temperature)
+        Member(bring_home(other.mixture, data), bring_home(own.warp, data), own.temperature, own.weight)
         for own, other in zip(chosen.tasks[1:], results[1:], strict=False)  # the best alone after an interruption
     )
     estimator.average_temperature_ = chosen.average_temperature if estimator.further_members_ else 1.0

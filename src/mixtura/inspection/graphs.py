@@ -198,19 +198,25 @@ def classifier_graph(scored: ClassScores) -> FunctionGraph:
 
 
 def average_graph(
-    members: Sequence[ClassScores], temperature: Temperature, missingness: Missingness | None = None
+    members: Sequence[ClassScores],
+    weights: Sequence[float],
+    temperature: Temperature,
+    missingness: Missingness | None = None,
 ) -> FunctionGraph:
     """The average of the class probabilities of several models (averaged-posterior), and the log density of the first.
 
-    `temperature` and `missingness` are of the average.
+    `temperature` and `missingness` are of the average; the weights of the members are given up to a factor.
     """
     calibrated, change = calibration(temperature, missingness), change_of(temperature)
+    shares = [weight / sum(weights) for weight in weights]
 
     def average(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         results = [member(x) for member in members]
         _, log_density, share = results[0]
-        posteriors = torch.stack([torch.softmax(scores - change, 1) for scores, _, _ in results])
-        return calibrated(posteriors.mean(0).clamp_min(1e-300).log() + change, share, x), log_density, share
+        posteriors = [
+            torch.softmax(scores - change, 1) * own for own, (scores, _, _) in zip(shares, results, strict=True)
+        ]
+        return calibrated(torch.stack(posteriors).sum(0).clamp_min(1e-300).log() + change, share, x), log_density, share
 
     return classifier_graph(average)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -197,11 +197,14 @@ class Member:
         The transform of the features.
     temperature : float, default=1.0
         The temperature of its class posteriors.
+    weight : float, default=1.0
+        Weight of its class posteriors in the average, that of the first member being 1.
     """
 
     mixture: Mixture
     warp: Transform | None = None
     temperature: float = 1.0
+    weight: float = 1.0
 
     @property
     def n_inputs(self) -> int:
@@ -215,10 +218,12 @@ class Member:
 
     def to(self, device: torch.device | str) -> Member:
         """Copy the member to a device."""
-        return Member(self.mixture.to(device), None if self.warp is None else self.warp.to(device), self.temperature)
+        warp = None if self.warp is None else self.warp.to(device)
+        return replace(self, mixture=self.mixture.to(device), warp=warp)
 
     def check(self) -> None:
         """Raise a ValueError unless the transform has as many features as the mixture."""
         checks.positive("temperature", self.temperature)
+        checks.positive("weight", self.weight)
         n_features = self.mixture.n_features
         checks.same_size("warp", n_features if self.warp is None else self.warp.n_outputs, n_features)

@@ -74,7 +74,10 @@ def with_noise(log_posteriors: Tensor, noise: float, log_prior: Tensor) -> Tenso
 
 
 def average_posteriors(
-    scores: Sequence[Tensor], temperatures: Sequence[Temperature], observed: Tensor | float = 1.0
+    scores: Sequence[Tensor],
+    temperatures: Sequence[Temperature],
+    observed: Tensor | float = 1.0,
+    weights: Sequence[float] | None = None,
 ) -> Tensor:
     """Average the class posteriors of several models, each at its own temperature (averaged-posterior).
 
@@ -86,6 +89,8 @@ def average_posteriors(
         Of each model, with the same change of the class probabilities.
     observed : Tensor of shape (n,) or float
         The fraction of observed features.
+    weights : sequence of float, optional
+        Of each model, up to a factor; equal unless given.
 
     Returns
     -------
@@ -94,8 +99,9 @@ def average_posteriors(
     """
     change = temperatures[0].log_prior_change
     changes = 0.0 if change is None else change.to(scores[0]).unsqueeze(-1)  # (C, 1)
+    weights = [1.0] * len(scores) if weights is None else weights
     posteriors = [
-        (temperature.apply(own, observed) - changes).log_softmax(0)
-        for own, temperature in zip(scores, temperatures, strict=True)
+        (temperature.apply(own, observed) - changes).log_softmax(0) + math.log(weight)
+        for own, temperature, weight in zip(scores, temperatures, weights, strict=True)
     ]
-    return torch.stack(posteriors).logsumexp(0) - math.log(len(posteriors)) + changes
+    return torch.stack(posteriors).logsumexp(0) - math.log(sum(weights)) + changes

@@ -165,15 +165,33 @@ def _from_posteriors(denominator: Tensor, labels: Tensor, class_of: Tensor) -> E
 @storable("conditional")
 @dataclass(frozen=True)
 class Conditional:
-    """Conditional log-likelihood, log p(c | x); unlabeled samples contribute nothing (conditional-likelihood)."""
+    """Conditional log-likelihood, log p(c | x); unlabeled samples contribute nothing (conditional-likelihood).
 
+    Parameters
+    ----------
+    temperature : float, default=1.0
+        The log joints of the classes are divided by it before the softmax (tempered-conditional).
+
+    Examples
+    --------
+    >>> from mixtura.objectives import Conditional
+    >>> Conditional(temperature=3.0).log_sums is None
+    True
+    """
+
+    temperature: float = 1.0
     name = "conditional"
     own_class_only = False
     needs_denominator = True
     has_density = False
-    log_sums = (1.0, -1.0)
+
+    @property
+    def log_sums(self) -> tuple[float, float] | None:
+        return (1.0, -1.0) if self.temperature == 1 else None
 
     def evaluate(self, log_joint: Tensor, targets: Targets) -> Evaluation:
+        if self.temperature != 1:
+            return self._tempered(log_joint, targets)
         marginals, denominator = posteriors(log_joint)
         if targets.labels is not None and targets.shares is None and log_joint.device.type == "cpu":
             evaluation = _from_posteriors(denominator, targets.labels, targets.class_of)
@@ -181,6 +199,21 @@ class Conditional:
                 return evaluation
         values, numerator = _own_class(log_joint, targets)
         return Evaluation(values - marginals, numerator, denominator)
+
+    def _tempered(self, log_joint: Tensor, targets: Targets) -> Evaluation:
+        """The signed responsibilities within a class are those without a temperature, divided by it."""
+        scores, within = class_posteriors(log_joint, targets)  # (C, n), (K, n)
+        log_posteriors = (scores / self.temperature).clamp_min(torch.finfo(scores.dtype).min).log_softmax(0)
+        if targets.shares is not None:
+            shares = targets.shares.T.to(scores).nan_to_num()
+        elif targets.labels is not None:
+            shares = (torch.arange(len(scores), device=scores.device).unsqueeze(-1) == targets.labels).to(scores.dtype)
+        else:
+            shares = torch.zeros_like(scores)
+        values = torch.where(shares > 0, shares * log_posteriors, 0.0).sum(0)
+        expected = shares.sum(0) * log_posteriors.exp()  # zero for an unlabeled row
+        shares, expected = (part[targets.class_of] * within / self.temperature for part in (shares, expected))
+        return Evaluation(values, shares, expected)
 
 
 @dataclass(frozen=True)

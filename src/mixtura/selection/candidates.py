@@ -31,6 +31,8 @@ FULL_STRENGTH, TIED_STRENGTHS, DIAG_STRENGTH = 0.5, (0.2, 2.0), 4.0  # the first
 # Features from which on closed forms are the whole search, equal variances are a target, and features stay as they are.
 WIDE = 100
 TRANSFORMED = 2  # structures that are fitted again with transformed features
+# From this number of samples on fits are trained on by the hybrid objective with this trade-off.
+TRAINED_SAMPLES, TRADEOFF = 500, 0.02
 
 
 class CandidateOrder:
@@ -60,6 +62,23 @@ class CandidateOrder:
             best = sorted((trial for trial in trials if trial is not None), key=lambda trial: trial.score)
             for trial in best[:TRANSFORMED]:
                 self._transformed(trial.fit.candidate)
+
+    # ---- hybrid training ----
+
+    def trained_on(self, larger: list[tuple[str, Structure, int]]) -> None:
+        """Train these structures on, with as many components per class, features as in the best candidate so far."""
+        comparison = self.comparison
+        recoded = comparison.recoding is not None
+        own = [trial for trial in self.search.trials if trial.fit.candidate.recoded == recoded]
+        if not own or comparison.n_numeric >= WIDE or len(comparison.rows) < TRAINED_SAMPLES:
+            return
+        best = min(own, key=lambda trial: trial.score).fit.candidate
+        for name, structure, level in larger:
+            settings = replace(best, name=name, structure=structure, recoded=False)
+            settings = replace(settings, n_components=comparison.components(level, structure))
+            candidate = replace(settings, prior=self._priors(settings, level, settings.transformed)[0])
+            if comparison.trainable(candidate):
+                self.search.tried_together(partial(comparison.train_on, candidate, TRADEOFF))
 
     # ---- one Gaussian per class ----
 

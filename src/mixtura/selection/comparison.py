@@ -18,19 +18,21 @@ from torch import Tensor
 from mixtura.covariances import Product
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import TensorSource
+from mixtura.engine.threads import check_time
 from mixtura.init.description import Description, describe
 from mixtura.init.starts import Clusters, cluster_classes, mixture_of
 from mixtura.init.transforms import fit_warp, recode, with_frequencies
 from mixtura.model.mixture import Mixture
 from mixtura.model.temperature import Temperature, with_noise
 from mixtura.model.transforms import Recoding, Transform, Warp
+from mixtura.numerics.linalg import NumericalError
 from mixtura.objectives import Joint
 from mixtura.roles import Structure
 from mixtura.selection.closed_forms import ShrinkagePath
 from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
 from mixtura.selection.search import Trial
 from mixtura.selection.splits import Grouped, Split, hold_outs, plain_cv, regroup, sample_of, strata_of
-from mixtura.selection.task import Task, make_prior
+from mixtura.selection.task import HybridTraining, Task, make_prior
 from mixtura.solvers import MemberFit, Outcome, Stack, first_update, run_together
 
 COARSE = 4  # strengths are compared at every fourth temperature
@@ -43,6 +45,10 @@ SELECTION_SAMPLES = 10_000
 TOL, MAX_ITER = 1e-3, 40  # candidates need not be fully converged to be compared
 MOST_WORK, MOST_NUMBERS = 2e10, 6e7  # multiplications of one comparison, and numbers in its covariances
 LARGEST_DENSE = 300  # number of features above which no full covariance matrices are compared
+# Epochs of hybrid training at most, and the share of the loss that another one must gain. It has to take fewer
+# multiplications of all samples than this; one of a sample with missing values takes ten times as long.
+MOST_EPOCHS, LEAST_EPOCH_GAIN = 20, 0.01
+MOST_TRAINING_WORK = 1e11
 
 
 @dataclass(frozen=True)
@@ -55,17 +61,24 @@ class Candidate:
     prior: Any
     transformed: bool = False
     recoded: bool = False
+    training: HybridTraining | None = None  # by which a fit of EM is trained on
+
+    @property
+    def is_density(self) -> bool:
+        """Whether it is a density of the samples; others can only join an average."""
+        return not self.recoded and self.training is None
 
     @property
     def what(self) -> dict[str, Any]:
         counts = set(self.n_components)
         recoded = {"categories": "numbers"} if self.recoded else {}
-        return recoded | {
+        settings = recoded | {
             "covariance_type": self.name,
             "n_components": counts.pop() if len(counts) == 1 else self.n_components,
             "prior": self.prior,
             "warp": "johnson" if self.transformed else None,
         }
+        return settings | ({} if self.training is None else self.training.what)
 
 
 @dataclass(frozen=True)
@@ -222,6 +235,14 @@ class Comparison:
         work = len(self.rows) * largest * features * 2 * members * (MAX_ITER if total > self.n_classes else 2)
         return numbers <= MOST_NUMBERS and work <= MOST_WORK and not (dense and size > LARGEST_DENSE)
 
+    def trainable(self, candidate: Candidate) -> bool:
+        """Whether hybrid training with all samples stays within the limit of computing time."""
+        size, n_rows = self.n_numeric, self.task.source.n_rows
+        assert n_rows is not None
+        incomplete = float((self.observed < 1).double().mean())
+        work = 2 * 5 * MOST_EPOCHS * n_rows * sum(candidate.n_components) * size**2 * (1 + 10 * incomplete * size)
+        return work <= MOST_TRAINING_WORK and self.affordable(candidate)
+
     def difference(self, trial: Trial[CandidateFit], other: Trial[CandidateFit]) -> tuple[float, float]:
         """The mean difference of the losses of two trials, and its standard error."""
         return mean_and_error(trial.fit.losses - other.fit.losses, self.weights[self.scored])
@@ -247,6 +268,35 @@ class Comparison:
         else:
             fits = self._fits(candidate, view)
         return [(mixture, TensorSource(view.rows[out])) for mixture, out in zip(fits, self.held_out.T, strict=True)]
+
+    def train_on(self, candidate: Candidate, tradeoff: float) -> list[Trial[CandidateFit]]:
+        """Train the fits of EM on while held-out samples gain by it; no trial if they never do (hybrid-member)."""
+        view = self.transformed if candidate.transformed else self.plain
+        members = [self._member(candidate, view, number) for number in range(self.n_folds)]
+        starts = _train(candidate.structure, members, self.source(view.rows, counts=self.kept.to(torch.int16)))
+        best = self._combined(self._scores(candidate, starts, view.rows[self.scored]))
+        weights, (losses, temperature) = self.weights[self.scored], self.tempered(best)
+        training, smallest = HybridTraining(tradeoff, round(temperature, 3), 0), float(losses @ weights)
+        sources = [self.source(view.rows, kept) for kept in self.kept.T]
+        problems = [training.of(replace(m.problem, source=s)) for m, s in zip(members, sources, strict=True)]
+        states = [training.solver.init(problem, first) for problem, first in zip(problems, starts, strict=True)]
+        for epoch in range(1, MOST_EPOCHS + 1):
+            check_time()
+            try:
+                states = [training.solver.step(*pair)[0] for pair in zip(problems, states, strict=True)]
+                fits = [training.solver.result(state) for state in states]
+            except NumericalError:
+                break
+            scores = self._combined(self._scores(candidate, fits, view.rows[self.scored]))
+            loss = float(self.tempered(scores)[0] @ weights)
+            if loss < smallest:
+                best, training = scores, replace(training, n_epochs=epoch)
+            if loss > (1 - LEAST_EPOCH_GAIN) * smallest:
+                break
+            smallest = loss
+        if not training.n_epochs:
+            return []
+        return [self.judge(replace(candidate, training=training), best, starts[0].n_parameters, starts[0])]
 
     def judge(
         self, candidate: Candidate, scores: Tensor, n_parameters: int, mixture: Mixture | None = None

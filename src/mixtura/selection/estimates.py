@@ -39,6 +39,8 @@ class PoolRule:
         Standard errors by which an average gains.
     most : int
         Largest number of members.
+    most_weight : int
+        Largest number of members if one of weight 2 counts as two.
     temperature : float or None
         Given for the model, without a share of random labels; None estimates it.
     informative : bool
@@ -48,19 +50,24 @@ class PoolRule:
     standard_errors: float
     gate: float
     most: int
+    most_weight: int
     temperature: float | None
     informative: bool
 
     def members(self, losses: Tensor, weights: Tensor, sizes: Tensor) -> list[int]:
         """Select by losses of every candidate and held-out sample, (T, n), and numbers of parameters, (T,).
 
+        A member of weight 2 is there twice.
+
         The average has the temperature 1 here, so that a loss is that of the mean probability of the label.
         """
         first = self._simplest(losses, weights, sizes)
         members, own, probabilities = [first], losses[first], (-losses).exp()
-        while len(members) < min(self.most, len(losses)):
+        while self.most > 1 and len(members) < self.most_weight:
             averaged = (len(members) + 1) / (probabilities[members].sum(0) + probabilities)
-            values = (averaged.log() @ weights).index_fill(0, torch.tensor(members), math.inf)
+            values = averaged.log() @ weights
+            if len(set(members)) == self.most:
+                values = torch.full_like(values, math.inf).index_copy(0, torch.tensor(members), values[members])
             best = int(values.argmin())
             if not values[best] < own @ weights:
                 break
@@ -84,7 +91,7 @@ def estimate_selection(
 
     They also choose the strength of the factor of missing values.
     """
-    sizes = [math.inf if trial.fit.candidate.recoded else trial.fit.n_parameters for trial in trials]
+    sizes = [math.inf if not trial.fit.candidate.is_density else trial.fit.n_parameters for trial in trials]
     sizes = torch.tensor(sizes, dtype=torch.float64)  # infinite for candidates that cannot be the first member
     scored = comparison.scored.cpu().nonzero()[:, 0]
     part = draw_rows(len(scored), MOST_SAMPLES, torch.Generator().manual_seed(0))
@@ -102,7 +109,9 @@ def estimate_selection(
     def log_posteriors(weights: Tensor) -> Tensor:
         numbers = (at_all @ weights + penalties).argmin(1)  # (T,)
         members = rule.members(at_all[torch.arange(len(trials)), numbers], weights, sizes)
-        values = temperatures[numbers[members]].tolist() if rule.temperature is None else [rule.temperature] * 3
+        values = (
+            temperatures[numbers[members]].tolist() if rule.temperature is None else [rule.temperature] * len(members)
+        )
         # Folds are stratified: scores know the frequencies of the held-out classes, a new sample's are others.
         own_prior = (weights @ shares + prior) / (weights.sum() + 1)
         change = torch.where(prior > 0, own_prior / prior, 1.0).log() if given is None else given

@@ -165,8 +165,14 @@ class SearchTable:
 
 
 Fit = TypeVar("Fit")
+Item = TypeVar("Item")
 # A trial is given up when the search has taken this many times its budget. Only the first one is completed in any case.
 LATEST = 1.2
+
+
+def distinct(items: Sequence[Item]) -> list[Item]:
+    """The items without those that are there already, in order."""
+    return list({id(item): item for item in items}.values())
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -18,16 +18,54 @@ from mixtura.init.transforms import with_frequencies
 from mixtura.model.missingness import Missingness
 from mixtura.model.mixture import Mixture
 from mixtura.model.transforms import Recoding, Transform
-from mixtura.objectives import Joint
-from mixtura.priors import PRIORS, Shrinkage
+from mixtura.objectives import Conditional, Hybrid, Joint
+from mixtura.priors import PRIORS, Scaled, Shrinkage
 from mixtura.roles import ConjugatePrior, Covariance, MixtureSolver, MovablePrior, Objective, Prior, Structure
 from mixtura.selection.search import SearchTable, Trial
-from mixtura.solvers import EM, SOLVERS, FitResult, Outcome, Problem, first_update, run
+from mixtura.solvers import EM, SOLVERS, FitResult, Gradient, Outcome, Problem, first_update, run
 from mixtura.values.extents import Frame
 
 # Without a prior, variances stay above this fraction of the pooled variance, since the likelihood is unbounded.
 SMALLEST_VARIANCE = 1e-9
 OTHER_PRIORS = ', "auto", None or a prior object'
+
+
+@dataclass(frozen=True)
+class HybridTraining:
+    """Training of a fit of EM by the likelihood and by the posteriors at a temperature (hybrid-member).
+
+    Parameters
+    ----------
+    tradeoff : float
+        Weight of the likelihood and of the prior.
+    temperature : float
+        Of the posteriors.
+    n_epochs : int
+        Epochs of L-BFGS with all samples.
+    """
+
+    tradeoff: float
+    temperature: float
+    n_epochs: int
+
+    solver: ClassVar = Gradient("lbfgs")
+
+    @property
+    def what(self) -> dict[str, Any]:
+        """The settings as a table shows them."""
+        return {"tradeoff": self.tradeoff, "training_temperature": self.temperature, "n_epochs": self.n_epochs}
+
+    @classmethod
+    def from_what(cls, what: Mapping[str, Any]) -> HybridTraining | None:
+        """The settings that a table shows; None if it shows none."""
+        if "training_temperature" not in what:
+            return None
+        return cls(what["tradeoff"], what["training_temperature"], what["n_epochs"])
+
+    def of(self, problem: Problem) -> Problem:
+        """The problem for the solver."""
+        prior = None if problem.prior is None else Scaled(problem.prior, self.tradeoff)
+        return replace(problem, objective=Hybrid(self.tradeoff, Conditional(self.temperature)), prior=prior)
 
 
 @dataclass(frozen=True)
@@ -82,6 +120,10 @@ class Task:
         How often values are missing in each class; None: it does not matter which values are missing.
     reg_covar : float or None, default=None
         Added to variances without a prior, which then have no other limit, as in scikit-learn; None: they have one.
+    training : HybridTraining or None, default=None
+        By which the fit is trained on; only with EM.
+    weight : float, default=1.0
+        Of the class posteriors of the model, if they are averaged with others.
     """
 
     source: Source
@@ -109,6 +151,8 @@ class Task:
     label_noise: float = 0.0
     missingness: Missingness | None = None
     reg_covar: float | None = None
+    training: HybridTraining | None = None
+    weight: float = 1.0
 
     @property
     def n_classes(self) -> int:
@@ -226,6 +270,8 @@ def start(task: Task, problem: Problem | None = None) -> Mixture:
 
 def fit_once(task: Task) -> FitResult:
     """Fit a task from one start: by EM first, if the solver needs a fit to start from and none is given."""
+    if task.training is not None:
+        return _train_on(task, task.training)
     solver, first, given = find_solver(task), start(task), isinstance(task.init, Mixture)
     if solver.needs_fit and not given:
         result = run(EM(), task.generative, first, *task.limits)
@@ -237,6 +283,17 @@ def fit_once(task: Task) -> FitResult:
     seed = int(torch.randint(2**31 - 1, (), generator=task.generator))
     result = run(solver, replace(task.problem, seed=seed), first, *task.limits)
     return result if solver.needs_fit else replace(result, mixture=task.convert(result.mixture))
+
+
+def _train_on(task: Task, training: HybridTraining) -> FitResult:
+    """A fit of EM, or a given one, trained on (hybrid-member). Class probabilities are learned, then set if given."""
+    free = replace(task, training=None, class_prior=None)
+    first = FitResult(start(free), Outcome.CONVERGED, ()) if isinstance(task.init, Mixture) else fit_once(free)
+    if first.outcome is Outcome.INTERRUPTED:
+        return first
+    result = run(training.solver, training.of(free.problem), first.mixture, training.n_epochs, 0.0)
+    outcome = first.outcome if result.outcome is Outcome.LIMIT else result.outcome
+    return replace(result, mixture=task._with_class_prior(result.mixture), outcome=outcome)
 
 
 def find_solver(task: Task) -> MixtureSolver:
