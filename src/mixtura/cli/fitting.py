@@ -28,7 +28,7 @@ from mixtura.cli.tables import (
     read_problem,
     read_table,
 )
-from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
+from mixtura.estimators.averaged import AveragedMixtureClassifier
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.mixture_classifier import MixtureClassifier

@@ -1,7 +1,6 @@
 """The estimators."""
 
-from mixtura.estimators.averaged import AveragedMixture
-from mixtura.estimators.averaged_classifier import AveragedMixtureClassifier
+from mixtura.estimators.averaged import AveragedMixture, AveragedMixtureClassifier
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.hybrid import HybridMixtureClassifier
