@@ -1,11 +1,13 @@
 """Averages of class posteriors: MixtureClassifier with several members (averaged-posterior)."""
 
 import copy
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 from sklearn.metrics import log_loss
 
@@ -278,8 +280,12 @@ def test_members_of_an_ensemble_are_single_models():
 
 
 def test_only_a_single_member_converts_to_scikit_learn(selected):
-    with pytest.raises(ValueError, match="to_sklearn needs a single member; this model averages"):
+    with pytest.raises(ValueError, match="to_sklearn needs a single member; this model averages") as told:
         selected.to_sklearn()
+    advice = re.search(r"MixtureClassifier\(1, covariance_type='(\w+)'\) can be converted", str(told.value))
+    assert advice is not None
+    single = MixtureClassifier(1, covariance_type=advice[1]).fit(SKEWED, LABELS)
+    assert_allclose(single.to_sklearn().predict_proba(SKEWED), single.predict_proba(SKEWED), atol=1e-8)
 
 
 def test_a_new_class_prior_is_that_of_every_member(selected):

@@ -6,12 +6,14 @@ import math
 import pickle
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from sklearn.base import clone
 from sklearn.datasets import load_iris
 
 import mixtura
@@ -23,11 +25,13 @@ from mixtura import (
     HybridMixtureClassifier,
     MixtureClassifier,
     NonnegativeMixtureClassifier,
+    RejectOption,
     RelevanceVectorClassifier,
     SparseMixtureClassifier,
 )
 from mixtura.covariances import Diagonal, Full, LowRank, LowRankPrecision, Spherical, Tied
-from mixtura.datasets import make_ripley
+from mixtura.datasets import load_penguins, make_ripley
+from mixtura.estimators import TableClassifier
 from mixtura.files.codec import Decoder, Encoder, arguments_of, fitted_of
 from mixtura.files.registry import CLASSES, storable
 from mixtura.model.transforms import Warp
@@ -568,3 +572,37 @@ class TestRefused:
 
         edited(saved, without_checksum)
         refused(saved, r"is damaged \(.*\)\. Save the model again")
+
+
+# ---- other programs that store models --------------------------------------------------------------------------------
+
+PENGUINS = load_penguins()
+STORED = {  # samples, and an estimator
+    "default": ((X, Y), MixtureClassifier(random_state=0)),
+    "default with categories": (PENGUINS, MixtureClassifier(random_state=0)),
+    "density": ((X, None), GaussianMixture(2, random_state=0)),
+    "average": ((X, Y), AveragedMixtureClassifier(n_estimators=3, random_state=0)),
+    "discriminative": ((X, Y), DiscriminativeMixtureClassifier(1, prior="default", tradeoff=0.5)),
+    "sparse": ((X[:40], Y[30:70] > 0), SparseMixtureClassifier(max_iter=5)),
+    "reject option": ((X, Y), RejectOption()),
+    "table": (PENGUINS, TableClassifier(MixtureClassifier(1))),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("program", ["joblib", "skops"])
+def test_models_are_stored_by_other_programs(name, program, tmp_path):
+    (rows, labels), estimator = STORED[name]
+    fitted, path = clone(estimator).fit(rows, labels), tmp_path / "model"
+    if program == "joblib":
+        joblib.dump(fitted, path)
+        again = joblib.load(path)
+    else:
+        skops = pytest.importorskip("skops.io")
+        skops.dump(fitted, path)
+        assert skops.get_untrusted_types(file=path) == [f"{type(fitted).__module__}.{type(fitted).__name__}"]
+        again = skops.load(path, trusted=skops.get_untrusted_types(file=path))
+        assert fitted_of(again).keys() == fitted_of(fitted).keys()
+    assert_same_numbers(again.predict_proba(rows), fitted.predict_proba(rows))
+    assert clone(again).get_params(deep=False).keys() == fitted.get_params(deep=False).keys()

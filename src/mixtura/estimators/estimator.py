@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import hashlib
 import time
@@ -23,7 +24,7 @@ from mixtura import checks
 from mixtura.engine.sources import Source
 from mixtura.files.checkpoints import CheckpointFile, Journal, Show, digest, recording, update_digest
 from mixtura.files.codec import arguments_of, fits, fitted_of
-from mixtura.files.models import save
+from mixtura.files.models import METADATA, as_arrays, from_arrays, save
 from mixtura.inspection.graphs import coded_graph, export
 from mixtura.inspection.summaries import feature_names
 from mixtura.selection.search import SearchTable
@@ -108,6 +109,17 @@ class Estimator(BaseEstimator):
         """
         check_is_fitted(self)
         save(self, path)
+
+    def __getstate__(self) -> Any:
+        """The state for skops, which stores arrays and no tensors."""
+        return as_arrays(self) if fitted_of(self) else super().__getstate__()
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(vars(from_arrays(state)) if METADATA in state else state)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """The state for pickle, joblib and copies: tensors stay on their device."""
+        return copyreg.__newobj__, (type(self),), vars(self).copy()  # type: ignore[attr-defined]
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether there is a model; an interrupted first fit may leave none."""

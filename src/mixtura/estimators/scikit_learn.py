@@ -403,16 +403,14 @@ def classifier_to_sklearn(model: Any) -> Any:
         )
     if model.further_members_:
         raise ValueError(
-            f"to_sklearn needs a single member; this model averages {len(model.members_)}. Fit it with n_components=1, "
-            "or with average=1, warp=None and temperature=1. to_onnx exports every model."
+            f"to_sklearn needs a single member; this model averages {len(model.members_)}. {_convertible(model)}"
         )
     if not single or model.warp_ is not None or model.temperature_ != 1 or model.label_noise_ > 0:
         raise ValueError(
             "to_sklearn needs one component per class, no transform of the features (warp=None) and temperature=1; "
             f"this model has {mixture.class_sizes} components per class, "
             f"{'no transform' if model.warp_ is None else 'a transform'} and temperature {model.temperature_:g}"
-            f"{', estimated with a share of random labels' if model.label_noise_ > 0 else ''}. "
-            "to_onnx exports every model."
+            f"{', estimated with a share of random labels' if model.label_noise_ > 0 else ''}. {_convertible(model)}"
         )
     covariance, means = mixture.covariance, mixture.means.numpy()
     if isinstance(covariance, TiedCovariance) and covariance.n_groups == 1:
@@ -429,6 +427,12 @@ def classifier_to_sklearn(model: Any) -> Any:
     other.classes_ = model.classes_
     adopt_features(other, model)
     return other
+
+
+def _convertible(model: Any) -> str:
+    """Which model can be converted, with the structure that this one selected."""
+    name = model.mixture_.covariance.structure.name
+    return f"MixtureClassifier(1, covariance_type={name!r}) can be converted, and to_onnx exports every model."
 
 
 def _linear(means: np.ndarray, covariance: np.ndarray, prior: np.ndarray) -> LinearDiscriminantAnalysis:

@@ -162,6 +162,14 @@ FORMAT_VERSION = 3  # see docs/model_files.md for compatibility
 
 def save(estimator: Any, path: Any) -> None:
     """Write a fitted estimator; see `Estimator.save`."""
+    model, tensors = _coded(estimator)
+    header = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": model}
+    header["checksum"] = _checksum(header, tensors)
+    write_tensors(path, tensors, METADATA, header)
+
+
+def _coded(estimator: Any) -> tuple[Any, dict[str, Tensor]]:
+    """A fitted estimator as JSON and tensors."""
     if type(estimator) not in NAMES:
         raise ValueError(
             f"{type(estimator).__name__} cannot be saved, since it is not an estimator of mixtura. Register the class "
@@ -169,10 +177,18 @@ def save(estimator: Any, path: Any) -> None:
         )
     CHECKS.get(type(estimator), lambda _: None)(estimator)
     encoder = Encoder()
-    header = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": encoder.estimator(estimator)}
-    tensors = {name: part.contiguous() for name, part in encoder.tensors.items()}
-    header["checksum"] = _checksum(header, tensors)
-    write_tensors(path, tensors, METADATA, header)
+    return encoder.estimator(estimator), {name: part.contiguous() for name, part in encoder.tensors.items()}
+
+
+def as_arrays(estimator: Any) -> dict[str, Any]:
+    """A fitted estimator as text and arrays, for programs that store nothing else, such as skops."""
+    model, tensors = _coded(estimator)
+    return {METADATA: json.dumps(model), "arrays": {name: part.cpu().numpy() for name, part in tensors.items()}}
+
+
+def from_arrays(state: dict[str, Any]) -> Any:
+    """The estimator of `as_arrays`."""
+    return _rebuild(json.loads(state[METADATA]), {name: torch.tensor(part) for name, part in state["arrays"].items()})
 
 
 def load(path: Any) -> Any:
