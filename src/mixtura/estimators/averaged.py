@@ -24,12 +24,12 @@ from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import check_fitted, fitting, recorded, with_constructor
 from mixtura.estimators.gaussian_mixture import (
     GaussianMixture,
-    make_search,
-    make_settings,
+    make_density_search,
+    make_density_settings,
     make_start,
     read_density,
 )
-from mixtura.estimators.mixture_classifier import MixtureClassifier, make_search, make_settings
+from mixtura.estimators.mixture_classifier import MixtureClassifier, make_classifier_search, make_classifier_settings
 from mixtura.estimators.rows import Rows, adopt_features, is_batches, is_dask
 from mixtura.estimators.training import (
     Data,
@@ -314,7 +314,7 @@ class AveragedMixture(DensityMixin, DensityEstimator):
         self : AveragedMixture
         """
         base = prepare_base(type(self).__name__, self._base, X)
-        settings = make_settings(base)
+        settings = make_density_settings(base)
         data = read_density(base, X, sample_weight)
         rows, weights = data.rows, data.weights
         assert rows is not None
@@ -325,7 +325,7 @@ class AveragedMixture(DensityMixin, DensityEstimator):
         counts = draw_replicates(self.resampling, self.n_estimators, self.fraction, strata, weights, random_state)
         with computing(), recorded(self, training=data.source):
             task = describe(base, data, settings)
-            chosen = select(base, make_search(base, random_state), task)
+            chosen = select(base, make_density_search(base, random_state), task)
             for result in chosen.results:
                 raise_interruption(result)
             task, begin_at = chosen.task, make_start(base, random_state)
@@ -633,7 +633,7 @@ class AveragedMixtureClassifier(DensityClassifier):
         self : AveragedMixtureClassifier
         """
         base = prepare_base(type(self).__name__, self._base, X)
-        settings, search = make_settings(base), make_search(base, average=1)
+        settings, search = make_classifier_settings(base), make_classifier_search(base, average=1)
         if settings.missing == "informative":
             raise ValueError(
                 "The members of AveragedMixtureClassifier take no account of which values are missing; got "

@@ -232,7 +232,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         -------
         self : GaussianMixture
         """
-        self._fit(make_settings(self), X, sample_weight, groups)
+        self._fit(make_density_settings(self), X, sample_weight, groups)
         return self
 
     def _check_arguments(self) -> None:
@@ -245,7 +245,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         checks.check_arguments(ours, declared(type(self), "_arguments"))
 
     def _fit(self, settings: Settings, X: Any, sample_weight: Any, groups: Any = None) -> None:
-        search, random_state = make_search(self), check_random_state(self.random_state)
+        search, random_state = make_density_search(self), check_random_state(self.random_state)
         data = read_density(self, X, sample_weight, groups)
         # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
         bar = search is not None or data.rows is None
@@ -303,7 +303,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         """
         check_batch(self, X, step)
         self._check_arguments()
-        first, settings = "mixture_" not in vars(self), make_settings(self)
+        first, settings = "mixture_" not in vars(self), make_density_settings(self)
         if first:
             several = replace(settings, n_init=FIRST_STARTS if self.n_init == 1 else self.n_init)
 
@@ -483,7 +483,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         return dense[0] if tied else dense
 
 
-def make_settings(model: GaussianMixture) -> Settings:
+def make_density_settings(model: GaussianMixture) -> Settings:
     """The settings of a fit; a warm start keeps what was selected before."""
     on = model.warm_start and "converged_" in vars(model)
     n_components, prior = model.n_components, model.prior
@@ -507,7 +507,9 @@ def make_settings(model: GaussianMixture) -> Settings:
     )
 
 
-def make_search(model: GaussianMixture, random_state: np.random.RandomState | None = None) -> ComponentSearch | None:
+def make_density_search(
+    model: GaussianMixture, random_state: np.random.RandomState | None = None
+) -> ComponentSearch | None:
     """The selection of what is "auto"; None if nothing is, or if the last fit is continued."""
     continued = model.warm_start and "converged_" in vars(model)
     if continued or not (is_auto(model.n_components) or is_auto(model.prior)):

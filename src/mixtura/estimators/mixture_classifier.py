@@ -217,7 +217,9 @@ class MixtureClassifier(DensityClassifier):
         -------
         self : MixtureClassifier
         """
-        fit_classifier(self, make_settings(self), make_search(self), X, y, sample_weight, groups=groups)
+        fit_classifier(
+            self, make_classifier_settings(self), make_classifier_search(self), X, y, sample_weight, groups=groups
+        )
         return self
 
     def _selected_settings(self) -> dict[str, Any]:
@@ -237,7 +239,7 @@ class MixtureClassifier(DensityClassifier):
         return chosen | {"temperature": self.temperature_, "time_budget": None}
 
     def _fit_as_selected(self, model: Any, X: Any, y: Any, **weights: Any) -> None:
-        fit_classifier(self, make_settings(self, model, y), None, X, y, weights.get("sample_weight"))
+        fit_classifier(self, make_classifier_settings(self, model, y), None, X, y, weights.get("sample_weight"))
 
     @available_if(classifies_online)
     def partial_fit(
@@ -267,11 +269,11 @@ class MixtureClassifier(DensityClassifier):
         self : MixtureClassifier
         """
         self._check_arguments()
-        settings = replace(make_settings(self), n_init=FIRST_STARTS if self.n_init == 1 else self.n_init)
+        settings = replace(make_classifier_settings(self), n_init=FIRST_STARTS if self.n_init == 1 else self.n_init)
 
         def fit_first(X: Any, y: Any, sample_weight: Any) -> None:
             with atomic_fit(self):
-                fit_classifier(self, settings, make_search(self, average=1), X, y, sample_weight)
+                fit_classifier(self, settings, make_classifier_search(self, average=1), X, y, sample_weight)
 
         update_classifier(self, settings, fit_first, X, y, classes, sample_weight, step)
         return self
@@ -303,7 +305,7 @@ class MixtureClassifier(DensityClassifier):
         return classifier_to_sklearn(self)
 
 
-def make_settings(model: MixtureClassifier, chosen: Any = None, labels: Any = None) -> Settings:
+def make_classifier_settings(model: MixtureClassifier, chosen: Any = None, labels: Any = None) -> Settings:
     """The settings of a fit, with what was selected before if it continues, or by `chosen` for these labels."""
     on, solver, missing = continues(model), model.solver, model.missing
     settings = Settings(
@@ -369,7 +371,7 @@ def _of_member(
     return replace(settings, init=member.mixture, warp=member.warp) if settings.continues else settings
 
 
-def make_search(model: MixtureClassifier, average: int | None = None) -> AutomaticSearch | None:
+def make_classifier_search(model: MixtureClassifier, average: int | None = None) -> AutomaticSearch | None:
     """The selection of what is "auto"; None if the number of components is given or continued."""
     if not is_auto(model.n_components) or continues(model):
         return None

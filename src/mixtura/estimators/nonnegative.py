@@ -271,7 +271,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
             if is_batches(X)
             else read(self, X, y, sample_weight, groups)
         )
-        settings = make_settings(self, data)
+        settings = make_text_settings(self, data)
         with computing(), recorded(self, training=data.source):
             trained = select_and_train(self, settings, data)
         keep(self, data, trained)
@@ -479,7 +479,7 @@ def read_batches(model: NonnegativeMixtureClassifier, X: Any, y: Any, sample_wei
     return TextData(few, every, source, classes, totals / totals.sum(), cv, first, second)
 
 
-def make_settings(model: NonnegativeMixtureClassifier, data: TextData) -> TextSettings:
+def make_text_settings(model: NonnegativeMixtureClassifier, data: TextData) -> TextSettings:
     """The arguments that fix a setting, or leave it to the search."""
     return TextSettings(
         rows=model.rows,
