@@ -15,7 +15,7 @@ import mixtura
 from mixtura import AveragedMixtureClassifier, MixtureClassifier
 from mixtura.datasets import make_ripley, remove_values
 from mixtura.engine.sources import ArraySource
-from mixtura.estimators.mixture_classifier import make_settings
+from mixtura.estimators.mixture_classifier import make_classifier_settings
 from mixtura.estimators.refits import refit
 from mixtura.estimators.training import describe, read_training, train
 from mixtura.model.mixture import Member
@@ -331,7 +331,7 @@ def test_an_interrupted_fit_of_a_member_leaves_the_best_one(monkeypatch):
 def fake_tasks(rows):
     """The task of one Gaussian per class, twice."""
     model = MixtureClassifier(1)
-    settings = make_settings(model)
+    settings = make_classifier_settings(model)
     return [describe(model, read_training(model, settings, rows, LABELS, None), settings)] * 2
 
 
@@ -390,7 +390,7 @@ def test_members_are_trained_on_where_held_out_samples_gain(trained):
 def test_a_trained_member_is_a_fit_of_em_trained_on(trained):
     """A fit by hand: EM, then the objective of (hybrid-member) by L-BFGS."""
     (X, y), number = two_waves(600), [training is not None for training in training_of(trained)].index(True)
-    settings = make_settings(MixtureClassifier(random_state=0), trained, y)
+    settings = make_classifier_settings(MixtureClassifier(random_state=0), trained, y)
     settings = [settings, *settings.further][number]
     task = describe(trained, read_training(trained, settings, X, y, None), settings)
     task = replace(task, start=trained.members_[number].mixture, class_prior=torch.tensor([0.3, 0.7]).double())

@@ -14,7 +14,7 @@ from cases import assert_close
 from mixtura import DiscriminativeMixtureClassifier, MixtureClassifier
 from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley, make_waveform, remove_values
-from mixtura.estimators.mixture_classifier import make_settings
+from mixtura.estimators.mixture_classifier import make_classifier_settings
 from mixtura.estimators.training import describe, read_training
 from mixtura.init.starts import split, unexplained
 from mixtura.priors import Shrinkage
@@ -222,7 +222,7 @@ def test_classes_that_need_no_more_do_not_grow():
 def test_a_split_keeps_the_class_and_cuts_a_component_in_two(ripley):
     X, y = ripley
     model = MixtureClassifier(2, covariance_type="diag", random_state=0)
-    settings = make_settings(model)
+    settings = make_classifier_settings(model)
     about = describe(model, read_training(model, settings, X, y, None), settings).description
     mixture = model.fit(X, y).mixture_
     counts = unexplained(mixture, about, 1)
