@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from scipy.stats import norm
+from scipy.special import log_softmax
+from scipy.stats import entropy, norm
 from sklearn.base import clone
 from sklearn.datasets import load_iris
-from sklearn.metrics import f1_score
+from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.model_selection import TunedThresholdClassifierCV
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
@@ -31,7 +32,6 @@ from mixtura import (
 )
 from mixtura.datasets import make_ripley
 from mixtura.estimators import TableClassifier
-from mixtura.inspection.outliers import area_between, weigh_doubt
 from named_samples import NAMES, named_samples
 
 two_and_ten = pytest.mark.parametrize("n_classes", [2, 10])
@@ -48,52 +48,71 @@ def simplex(n_samples, seed, n_features):
     return 3 * np.eye(6, n_features)[y] + rng.normal(size=(n_samples, n_features)), y
 
 
-def test_doubt_helps_where_left_out_classes_lie_between_the_others(tmp_path):
+def test_doubt_and_distance_are_combined_by_their_ranks(tmp_path):
+    """Against a slow twin: entropies at the temperature sqrt(2 D), and -log p with an exponential tail."""
     X, y = simplex(1500, 0, 40)
-    model = MixtureClassifier(1, covariance_type="tied").fit(X, y).calibrate_outliers(X, y)
-    assert model.doubt_weight_ > 0
-    fresh = simplex(2000, 1, 40)[0]
+    model = MixtureClassifier(1, covariance_type="tied", random_state=0).fit(X, y).calibrate_outliers(X, y)
+    reference, fresh = model.outlier_reference_, simplex(2000, 1, 40)[0]
+    fresh[:5] *= 20
+    tempered = np.exp(log_softmax(model.predict_joint_log_proba(fresh) / np.sqrt(80), axis=1))
+    doubts, distances, expected = entropy(tempered, axis=1), model.outlier_score(fresh), []
+    limit = np.sort(reference[:, 0])[math.ceil(0.9 * 1500) - 1]
+    above = reference[:, 0][reference[:, 0] > limit]
+    for distance, doubt in zip(distances, doubts, strict=True):
+        as_far = (reference[:, 0] >= min(distance, limit)).sum()
+        as_doubtful = (reference[:, 1] >= doubt).sum()
+        surprise = -np.log((as_far + 1) / 1501) - np.log((as_doubtful + 1) / 1501)
+        expected.append(surprise + max(0, distance - limit) / (above - limit).mean())
+    scores = model.outlier_score(fresh, "auto")
+    assert_allclose(scores, expected, rtol=1e-6)
+    assert_allclose(model.outlier_score(torch.from_numpy(fresh), "auto"), scores)
+    assert scores[:5].min() > scores[5:].max()
     for share in (0.1, 0.02):
         assert -0.04 < model.is_outlier(fresh, share).mean() - share < 0.02  # copies know fewer samples
-    expected = model.outlier_score(fresh) + model.doubt_weight_ * (1 - model.predict_proba(fresh).max(1))
-    assert_allclose(model.outlier_score(fresh, "auto"), expected)
-    assert_allclose(model.outlier_score(torch.from_numpy(fresh), "auto"), expected)
-    limit = np.sort(model.outlier_reference_)[math.ceil(1501 * 0.95) - 1]
-    assert (model.is_outlier(fresh, 0.05, "distance") == (model.outlier_score(fresh) > limit)).all()
-    fresh[:, 0] = np.nan  # doubt is no surprise there
-    assert_allclose(model.outlier_score(fresh, "auto"), model.outlier_score(fresh))
+    threshold = np.sort(reference[:, 0])[math.ceil(1501 * 0.95) - 1]
+    assert (model.is_outlier(fresh, 0.05, "distance") == (distances > threshold)).all()
     model.save(tmp_path / "model")
-    assert (load(tmp_path / "model").is_outlier(X) == model.is_outlier(X)).all()
+    assert (load(tmp_path / "model").is_outlier(fresh) == model.is_outlier(fresh)).all()
+    fresh[:, 0] = np.nan  # doubt is no surprise there
+    order = np.argsort(model.outlier_score(fresh))
+    assert (np.diff(model.outlier_score(fresh, "auto")[order]) >= 0).all()
 
 
-def test_the_weight_of_the_doubt_is_that_of_the_best_separation():
-    rng = np.random.default_rng(0)
-    scores, doubts = rng.normal(size=400), rng.uniform(size=400)
-    unit = np.diff(np.quantile(scores, (0.5, 0.84)))[0] / doubts.std()
-    doubtful = (np.stack((scores, doubts)), np.stack((rng.normal(size=300), np.full(300, 0.99))))
-    far = (np.stack((scores, doubts)), np.stack((5 + rng.normal(size=300), np.zeros(300))))
-    assert weigh_doubt(scores, doubts, [doubtful]) == unit
-    assert weigh_doubt(scores, doubts, [far]) == 0
-    assert weigh_doubt(scores, doubts, []) == 0
-    ordinary, strange = rng.integers(0, 9, 50), rng.integers(3, 12, 40)
-    pairs = np.sign(strange[:, None] - ordinary)
-    assert_allclose(area_between(ordinary, strange), (pairs.mean() + 1) / 2)
+def test_doubt_recognises_classes_between_the_others():
+    X, y = simplex(1500, 0, 200)
+    known = y < 5
+    model = MixtureClassifier(1, covariance_type="tied", random_state=0).fit(X[known], y[known])
+    model.calibrate_outliers(X[known], y[known])
+    fresh, labels = simplex(1500, 1, 200)
+    with_doubt, by_distance = (
+        roc_auc_score(labels == 5, model.outlier_score(fresh, score)) for score in ("auto", "distance")
+    )
+    assert with_doubt > by_distance + 0.05
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
-def test_without_classes_to_leave_out_the_distance_decides(n_classes):
-    X, y = simplex(300, 0, 6)
+@pytest.mark.parametrize(("n_classes", "n_features"), [(1, 40), (2, 40), (6, 19)])
+def test_with_few_classes_or_features_the_distance_decides(n_classes, n_features):
+    X, y = simplex(600, 0, n_features)
     X, y = X[y < n_classes], y[y < n_classes]
-    soft = np.eye(n_classes)[y]
-    model = MixtureClassifier(1, covariance_type="tied").fit(X, soft).calibrate_outliers(X, soft)
-    assert model.doubt_weight_ == 0
-    if n_classes == 2:
-        assert MixtureClassifier(1).fit(X, y).calibrate_outliers(X, y).doubt_weight_ == 0
-    prior = np.full(n_classes, 1 / n_classes)
-    MixtureClassifier(1, class_prior=prior).fit(X, y).calibrate_outliers(X, y)
-    assert GaussianMixture(2, random_state=0).fit(X).calibrate_outliers(X).doubt_weight_ == 0
+    fresh = 1.3 * simplex(400, 1, n_features)[0]
+    if n_classes == 1:
+        model = GaussianMixture(2, random_state=0).fit(X).calibrate_outliers(X)
+    else:
+        model = MixtureClassifier(1, covariance_type="tied", random_state=0).fit(X, y).calibrate_outliers(X, y)
+    assert np.isnan(model.outlier_reference_[:, 1]).all()
+    assert (model.is_outlier(fresh, 0.1) == model.is_outlier(fresh, 0.1, "distance")).all()
+    assert 0 < model.is_outlier(fresh, 0.1).mean() < 1
     with pytest.raises(ValueError, match="score"):
         model.is_outlier(X, score="energy")
+
+
+def test_thresholds_of_models_of_version_0_1_are_distances():
+    X, y = simplex(600, 0, 40)
+    model = MixtureClassifier(1, random_state=0).fit(X, y).calibrate_outliers(X, y)
+    expected = model.is_outlier(X, 0.1, "distance")
+    model.outlier_reference_ = model.outlier_reference_[:, 0].copy()
+    for score in ("auto", "distance"):
+        assert (model.is_outlier(X, 0.1, score) == expected).all()
 
 
 # ---- sets ------------------------------------------------------------------------------------------------------------
@@ -202,7 +221,7 @@ def test_training_samples_are_scored_as_if_left_out(covariance_type):
     model = GaussianMixture(1, covariance_type=covariance_type, reg_covar=0).fit(X)
     others = [np.delete(X, n, 0) for n in range(len(X))]
     left_out = [clone(model).fit(rest).outlier_score(X[n : n + 1])[0] for n, rest in enumerate(others)]
-    error = np.abs(model.outlier_reference_ - np.sort(left_out))
+    error = np.abs(model.outlier_reference_[:, 0] - np.sort(left_out))
     uncorrected = np.abs(np.sort(model.outlier_score(X)) - np.sort(left_out))
     assert error.max() < 1e-6 if covariance_type != "diag" else error.mean() < 0.3 * uncorrected.mean()
     assert model.outlier_source_ == "training"
@@ -225,7 +244,7 @@ def test_a_selection_leaves_the_scores_of_samples_that_it_held_out(tmp_path):
         assert (load(tmp_path / "model").is_outlier(fresh) == model.is_outlier(fresh)).all()
     held = fresh[:100].fillna(0), named_samples(2, 1000, seed=1)[1][:100]
     hybrid = HybridMixtureClassifier(1, n_epochs=3, random_state=0).fit(X.fillna(0), y, X_val=held[0], y_val=held[1])
-    assert_allclose(hybrid.outlier_reference_, np.sort(hybrid.outlier_score(held[0])), rtol=1e-6, atol=1e-6)
+    assert_allclose(hybrid.outlier_reference_[:, 0], np.sort(hybrid.outlier_score(held[0])), rtol=1e-6, atol=1e-6)
     table = TableClassifier(MixtureClassifier(1)).fit(X, y)
     assert table.is_outlier(X + 50)[X.notna().any(axis=1)].all()
 

@@ -228,6 +228,9 @@ def test_any_covariance_is_converted_to_scikit_learn(structure):
     [
         ("outlier_reference_", np.empty(0)),
         ("outlier_reference_", np.array([2.0, 1.0])),
+        ("outlier_reference_", np.array([[2.0, 0.1], [1.0, 0.2]])),
+        ("outlier_reference_", np.array([[1.0, np.inf]])),
+        ("outlier_reference_", np.array([[1.0, 0.1, 0.1]])),
         ("class_offsets_", np.array([np.inf, 0.0])),
         ("set_reference_", np.array([[0.0, np.nan]])),
         ("set_reference_", np.array([[7.0, 1.0]])),

@@ -107,11 +107,14 @@ def fitted_sets(name: str, reference: Any, model: Any) -> None:
 
 
 def fitted_reference(name: str, scores: Any, model: Any) -> None:
-    """Check the sorted outlier scores of held-out samples, if there are any."""
+    """Check the sorted outlier scores of held-out samples, and their doubts, if there are any."""
     if scores is not None:
         is_kind(name, scores, np.ndarray)
-        numbers(name, torch.from_numpy(scores), (max(1, scores.size),))
-        if bool((np.diff(scores) < 0).any()):
+        distances = scores if scores.ndim == 1 else scores[:, 0]
+        numbers(name, torch.from_numpy(distances), (max(1, distances.size),))
+        if scores.ndim > 1:  # doubts; NaN with missing values
+            numbers(name, torch.from_numpy(np.nan_to_num(scores[:, 1:])), (len(scores), 1))
+        if bool((np.diff(distances) < 0).any()):
             raise ValueError(f"{name} is not sorted")
 
 

@@ -22,10 +22,13 @@ NEAR = 0.1
 def map_distances(
     mixture: Mixture,
     source: Source,
-    compute: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+    compute: Callable[[Tensor, Tensor, Tensor, Tensor, bool], Tensor],
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
 ) -> Tensor:
-    """compute(log joints (K, n), squared distances (K, n), their means and variances) -> (n, ...), in order."""
+    """compute(log joints (K, n), squared distances (K, n), their means and variances, missing) -> (n, ...), in order.
+
+    `missing` says whether each of the n rows has missing values; else none has.
+    """
     evaluator = evaluator_for(mixture, source, frame_of(mixture))
     outputs = []
     for block in source.blocks():
@@ -39,14 +42,14 @@ def map_distances(
                 distances = mixture.covariance.condition(deviations, observed).squared_distances
             else:
                 distances = _complete_distances(mixture, part, evaluator, log_joint, NEAR * means, memory_limit)
-            answers = compute(log_joint, distances, means, variances)
+            answers = compute(log_joint, distances, means, variances, part.missing)
             if output is None:
                 output = answers.new_empty((len(block.rows), *answers.shape[1:]))
             output[part.index] = answers
         outputs += [] if output is None else [output]
     if not outputs:
         empty = mixture.means[:, :0]
-        return compute(empty, empty, empty[0], empty[0])
+        return compute(empty, empty, empty[0], empty[0], False)
     return torch.cat(outputs)
 
 

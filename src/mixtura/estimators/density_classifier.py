@@ -95,13 +95,6 @@ class DensityClassifier(Classifier, DensityEstimator):
 
         return map_log_joints(self, X, lambda log_joint: scores(log_joint).T, finish=calibrate)
 
-    def _doubt(self, X: Any) -> Any:
-        """1 minus the largest class probability, (n,); 0 with missing values, where doubt is no surprise."""
-        probabilities, shares = self.predict_proba(X), read_as_fitted(self, X).observed_shares()
-        doubts = 1 - (probabilities.amax(1) if isinstance(probabilities, Tensor) else probabilities.max(1))
-        complete = torch.as_tensor(shares) == 1
-        return doubts * (complete if isinstance(doubts, Tensor) else complete.cpu().numpy())
-
     def _log_factors(self, rows: Rows, counted: Tensor | None) -> Tensor | float:
         """The factors of the classes by which values are missing, (C, n) (missingness)."""
         known = self.missingness_

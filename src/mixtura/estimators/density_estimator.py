@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,10 +22,10 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import Encoding, frame_of, read_samples
 from mixtura.estimators.estimator import TRAINED, Estimator
 from mixtura.estimators.parts import by_parts
-from mixtura.estimators.refits import held_out, without_a_class
+from mixtura.estimators.refits import held_out
 from mixtura.estimators.rows import Rows, aligned, as_array, framed_like
 from mixtura.inspection.graphs import GaussianScores, density_graph
-from mixtura.inspection.outliers import outlier_scores, reference_of, threshold_of, weigh_doubt
+from mixtura.inspection.outliers import outlier_scores, reference_of, surprises, threshold_of
 from mixtura.inspection.summaries import (
     ModelSummary,
     component_entropies,
@@ -51,8 +52,6 @@ class DensityEstimator(Estimator):
         "encoding_": Encoding | None,
         "unobserved_": (tuple, _check_positions),
         "outlier_reference_": checks.fitted_reference,
-        "doubt_reference_": checks.fitted_reference,
-        "doubt_weight_": checks.NON_NEGATIVE,
     }
     mixture_: Mixture
     warp_: Transform | None = None  # transform of the features, fitted before the mixture
@@ -184,10 +183,8 @@ class DensityEstimator(Estimator):
         tags.input_tags.allow_nan = True
         return tags
 
-    outlier_reference_: np.ndarray | None = None  # sorted scores of samples, and whether they were held out
+    outlier_reference_: np.ndarray | None = None  # scores and doubts of samples, sorted; whether they were held out
     outlier_source_: str | None = None
-    doubt_weight_: float = 0.0  # of the doubt in outlier scores "auto", and their sorted held-out values (doubt)
-    doubt_reference_: np.ndarray | None = None
 
     @by_parts()
     def outlier_score(self, X: Any, score: str = "distance") -> Any:
@@ -200,26 +197,40 @@ class DensityEstimator(Estimator):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Samples; NaN means missing. A sample without observed values has score 0.
+            Samples; NaN means missing. A sample without observed values has distance 0.
         score : {"distance", "auto"}, default="distance"
-            "auto" adds the doubt between the classes, with the weight that `calibrate_outliers` found.
+            "auto" combines the distance with the doubt between the classes: the sum of -log p of both, where p is the
+            share of held-out training samples with as large a value (doubt). Doubt counts for complete samples of 20
+            features or more, among three classes or more.
 
         Returns
         -------
         scores : ndarray of shape (n_samples,)
         """
-        chosen = checks.one_of("score", score, ("distance", "auto"))
+        if checks.one_of("score", score, ("distance", "auto")) == "distance":
+            return self._outlier_scores(X, lambda scores: scores[:, 0])
+        reference = self._outlier_reference()
+        return self._outlier_scores(X, lambda scores: surprises(reference, scores))
+
+    def _outlier_scores(self, X: Any, finish: Any) -> Any:
+        """finish(distances and doubts (n, 2)) of samples, in the format of X."""
         rows = read_as_fitted(self, X)
         source = rows.source()
         with computing():
             mixture = self.mixture_.to(source.device)
-            scores = map_distances(mixture, source, outlier_scores, checks.memory_limit(self.memory_limit))
-        answer = rows.answer(scores)
-        return answer + self.doubt_weight_ * self._doubt(X) if chosen == "auto" and self.doubt_weight_ else answer
+            compute = partial(outlier_scores, sizes=mixture.class_sizes)
+            return rows.answer(finish(map_distances(mixture, source, compute, checks.memory_limit(self.memory_limit))))
 
-    def _doubt(self, X: Any) -> Any:
-        """How little the most probable class stands out, (n,); a density has no classes."""
-        return 0.0
+    def _outlier_reference(self) -> np.ndarray:
+        """Distances and doubts of held-out samples, (n, 2); models of version 0.1 have distances alone."""
+        reference = self.outlier_reference_
+        if reference is None:
+            raise ValueError(
+                "is_outlier needs a calibrated threshold, which this model does not have. Call "
+                "model.calibrate_outliers(X, y) with the training set first, or use outlier_score with your own "
+                "threshold."
+            )
+        return np.column_stack((reference, np.full(len(reference), np.nan))) if reference.ndim == 1 else reference
 
     def calibrate_outliers(
         self,
@@ -236,8 +247,6 @@ class DensityEstimator(Estimator):
         samples (`outlier_source_` is "held-out" or "training"). This method is more exact, and slower: copies of the
         model are fitted to the training folds and score the held-out samples. No distribution of the scores is assumed.
         The copies have the settings that the model selected: its selection has seen the samples that they hold out.
-        With three classes or more, further copies without one of the classes find out whether doubt between the classes
-        helps to recognise its samples (doubt).
 
         Parameters
         ----------
@@ -261,14 +270,9 @@ class DensityEstimator(Estimator):
         """
         check_is_fitted(self)
         given = {"sample_weight": sample_weight, "groups": groups}
-        parts = held_out(self, X, y, cv, _with_doubt, reselect=reselect, **given)
-        scores, doubts = np.concatenate([part for _, part in parts], 1)
-        self.outlier_reference_, self.outlier_source_ = reference_of(scores), "held-out"
-        self.doubt_weight_, self.doubt_reference_ = 0.0, None
-        if doubts.std() > 0:
-            strange = without_a_class(self, X, y, _with_doubt, **given)
-            self.doubt_weight_ = weigh_doubt(scores, doubts, strange)
-            self.doubt_reference_ = reference_of(scores + self.doubt_weight_ * doubts) if self.doubt_weight_ else None
+        parts = held_out(self, X, y, cv, _distances_and_doubts, reselect=reselect, **given)
+        self.outlier_reference_ = reference_of(np.concatenate([scores for _, scores in parts]))
+        self.outlier_source_ = "held-out"
         return self
 
     @by_parts()
@@ -287,7 +291,7 @@ class DensityEstimator(Estimator):
         false_alarm : float, default=0.01
             False alarm rate: the fraction of ordinary samples that are detected as outliers.
         score : {"auto", "distance"}, default="auto"
-            The score, as in `outlier_score`.
+            The score, as in `outlier_score`: distance and doubt between the classes, or the distance alone.
 
         Returns
         -------
@@ -305,15 +309,9 @@ class DensityEstimator(Estimator):
         'held-out'
         """
         share, scores = checks.part("false_alarm", false_alarm), self.outlier_score(X, score)
-        doubtful = score == "auto" and self.doubt_reference_ is not None
-        reference = self.doubt_reference_ if doubtful else self.outlier_reference_
-        if reference is None:
-            raise ValueError(
-                "is_outlier needs a calibrated threshold, which this model does not have. Call "
-                "model.calibrate_outliers(X, y) with the training set first, or use outlier_score with your own "
-                "threshold."
-            )
-        return scores > threshold_of(reference, share)
+        reference = self._outlier_reference()
+        known = reference[:, 0] if score == "distance" else surprises(reference, torch.from_numpy(reference)).numpy()
+        return scores > threshold_of(np.sort(known), share)
 
     training_weight_: float
     n_iter_: int
@@ -470,10 +468,9 @@ class DensityEstimator(Estimator):
         return ("probabilities", "log_density")
 
 
-def _with_doubt(model: DensityEstimator, X: Any) -> np.ndarray:
-    """Distances of samples, and their doubts, (2, n)."""
-    scores = as_array(model.outlier_score(X)).astype(np.float64)
-    return np.stack((scores, np.broadcast_to(as_array(model._doubt(X)), scores.shape)))
+def _distances_and_doubts(model: DensityEstimator, X: Any) -> np.ndarray:
+    """Distances of samples, and their doubts, (n, 2)."""
+    return as_array(model._outlier_scores(X, lambda scores: scores))
 
 
 def read_as_fitted(model: DensityEstimator, X: Any) -> Rows:

@@ -236,14 +236,7 @@ def fitting(fit: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # Results of methods other than `fit`, which belong to the model that they were called for.
-LATER = (
-    "class_offsets_",
-    "outlier_reference_",
-    "outlier_source_",
-    "doubt_weight_",
-    "doubt_reference_",
-    "set_reference_",
-)
+LATER = ("class_offsets_", "outlier_reference_", "outlier_source_", "set_reference_")
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from copy import copy as shallow_copy
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from mixtura.estimators.labels import read_labels, with_groups
 from mixtura.estimators.rows import ArrayLike, FrameLike, as_array
 from mixtura.files.codec import arguments_of
 from mixtura.selection.splits import checked_cv, hold_outs
-
-MOST_LEFT_OUT = 5  # classes, as many as there are folds
 
 
 def refit(
@@ -78,28 +75,6 @@ def held_out(
     X = indexable(X)
     for train, test in split_samples(model, X, y, cv, sample_weight, seed, groups):
         yield test, answer(refit(model, X, y, train, sample_weight, reselect, groups), _safe_indexing(X, test))
-
-
-def without_a_class(
-    model: Any, X: Any, y: Any, answer: Callable[[Any, Any], Any], sample_weight: Any = None, groups: Any = None
-) -> list[tuple[Any, Any]]:
-    """For some classes, answers of a copy fitted without the class for held-out samples of the others, and for its own.
-
-    There are none for fewer than three classes, soft labels, or an initial model that has all classes.
-    """
-    labels = None if y is None else as_array(y)
-    classes, pairs = vars(model).get("classes_", ()), []
-    if labels is None or labels.ndim != 1 or len(classes) < 3 or not isinstance(getattr(model, "init", ""), str):
-        return pairs
-    X, few = indexable(X), np.random.default_rng(0).permutation(len(classes))[:MOST_LEFT_OUT]
-    train, test = split_samples(model, X, y, 5, sample_weight, groups=groups)[0]
-    model = shallow_copy(model)
-    model.class_prior = "empirical"
-    for label in classes[few]:
-        others = refit(model, X, y, train[labels[train] != label], sample_weight, groups=groups)
-        ordinary, strange = test[labels[test] != label], np.flatnonzero(labels == label)
-        pairs.append((answer(others, _safe_indexing(X, ordinary)), answer(others, _safe_indexing(X, strange))))
-    return pairs
 
 
 def split_samples(

@@ -405,7 +405,9 @@ def keep_outlier_scores(estimator: DensityEstimator, chosen: Selected, mixture: 
     """Store the outlier scores of samples that the search held out; without any those of training samples."""
     parts, limit = chosen.folds, chosen.task.memory_limit
     with computing():
-        scores = [map_distances(fit, rows, outlier_scores, limit) for fit, rows in parts]
+        scores = [
+            map_distances(fit, rows, partial(outlier_scores, sizes=fit.class_sizes), limit) for fit, rows in parts
+        ]
         if not parts:
             rows = _some_rows(chosen.task.description)
             scores = [map_distances(mixture, rows, _as_left_out(chosen.task, mixture), limit)]
