@@ -1,6 +1,7 @@
 """python -m benchmarks: times relative to other libraries, temporary memory, cost per row. Writes results/speed.*.
 
-`python -m benchmarks defaults` compares the default with other classifiers: defaults.py.
+`python -m benchmarks defaults` compares the default with other classifiers: defaults.py. `python -m benchmarks
+embeddings` fits many features of a frozen network: embeddings.py.
 """
 
 from __future__ import annotations
@@ -402,5 +403,9 @@ if __name__ == "__main__":
         from benchmarks import defaults
 
         defaults.main(sys.argv[2:])
+    elif sys.argv[1:2] == ["embeddings"]:
+        from benchmarks import embeddings
+
+        embeddings.main(sys.argv[2:])
     else:
         main()

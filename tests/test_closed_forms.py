@@ -1,6 +1,7 @@
 """Closed forms of one Gaussian per class: what they select, and that the fitted model is the one they scored."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,11 @@ from cases import assert_close
 from mixtura import MixtureClassifier
 from mixtura.covariances import Full, Tied
 from mixtura.engine.evaluator import Evaluator
+from mixtura.engine.passes import moments_by_label, without_rows
 from mixtura.engine.sources import TensorSource
+from mixtura.estimators.mixture_classifier import make_settings
+from mixtura.estimators.training import describe as describe_task
+from mixtura.estimators.training import read_training
 from mixtura.init.description import describe
 from mixtura.init.starts import starting_mixture
 from mixtura.priors import Shrinkage
@@ -23,8 +28,8 @@ from mixtura.selection.closed_forms import (
     score_tied,
     shrinkage_units,
 )
+from mixtura.selection.comparison import Comparison
 from mixtura.selection.splits import Split
-from mixtura.solvers.em import moments_of_assigned
 from test_bad_input import refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -66,7 +71,7 @@ def test_moments_of_assigned_rows_are_those_of_a_pass(wide, rng, structure):
     description = describe(source, 3, generator)
     rough, assigned = starting_mixture(description, structure, [2, 1, 1], "kmeans", generator)
     rows, shares, components = (torch.cat(parts) for parts in zip(*assigned, strict=True))
-    actual = moments_of_assigned(rough, rows, shares, components)
+    actual = moments_by_label(rough.means, TensorSource(rows, components, None, shares), rough.covariance)
     for k in range(4):
         own = (components == k).numpy()
         deviations = rows.numpy()[own] - rough.means[k].numpy()
@@ -343,3 +348,129 @@ def test_a_common_unit_is_free_and_the_unit_of_a_column_is_not(wide):
         MixtureClassifier(1, prior=free).fit(factors * X, y).predict_proba(factors * X) for factors in (1.0, units)
     )
     assert_close(ones, others, 1e-7)
+
+
+class TestManySamples:
+    """Held-out samples are taken away from the moments of all rows (class-moments)."""
+
+    @pytest.fixture(autouse=True)
+    def few_are_many(self, monkeypatch):
+        for file in ("comparison", "automatic"):
+            monkeypatch.setattr(f"mixtura.selection.{file}.SELECTION_SAMPLES", 60)
+
+    @pytest.fixture
+    def many(self, rng):
+        """Classes of 30, 90 and 180 samples, with covariances of their own, and one that has a single sample."""
+        y = np.repeat([0, 1, 2, 3], [30, 90, 180, 1])
+        X = rng.normal(size=(301, 104)) * np.array([1.0, 0.7, 1.5, 1.0])[y, None]
+        X[:, :40] += X[:, 60:100] * (y == 1)[:, None]
+        order = rng.permutation(301)
+        X[:, 4] = 2.0
+        return (X + 0.3 * rng.normal(size=(4, 104))[y] * (np.arange(104) != 4))[order], y[order]
+
+    @pytest.mark.parametrize("labels", ["hard", "weights", "soft"])
+    @pytest.mark.parametrize("in_parts", [False, True])
+    def test_moments_are_sums_over_the_samples(self, many, rng, device, labels, in_parts):
+        X, y = many
+        shares = rng.dirichlet(np.ones(4), 301) if labels == "soft" else np.eye(4)[y]
+        weights = rng.uniform(0.5, 2.0, 301) if labels == "weights" else np.ones(301)
+        means = rng.normal(size=(4, 104))
+        known = (torch.from_numpy(y), torch.from_numpy(shares) if labels == "soft" else None, torch.from_numpy(weights))
+        rows = torch.from_numpy(X)
+        cuts = [0, 100, 101, 301] if in_parts else [0, 301]
+        parts = [
+            TensorSource(*(p if p is None else p[i:j].to(device) for p in (rows, *known))) for i, j in pairwise(cuts)
+        ]
+
+        class Parts(TensorSource):
+            def blocks(self):
+                return (block for part in parts for block in part.blocks())
+
+        total = moments_by_label(torch.from_numpy(means).to(device), Parts(rows[:0].to(device)))
+        for c, mean in enumerate(means):
+            own = shares[:, c] * weights
+            assert_close(total.counts[c], own.sum())
+            assert_close(total.firsts[c], own @ (X - mean))
+            assert_close(total.seconds[0][c], ((X - mean) * own[:, None]).T @ (X - mean))
+        some = TensorSource(*(part if part is None else part[:100].to(device) for part in (rows, *known)))
+        rest = without_rows(total, next(some.blocks()))
+        again = sum_of(means, X[100:], (shares * weights[:, None])[100:])
+        for part, expected in zip((rest.counts, rest.firsts, rest.seconds[0]), again, strict=True):
+            torch.testing.assert_close(part.cpu(), torch.from_numpy(expected), rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_held_out_samples_are_scored_by_the_fit_to_the_others(self, many, rng, weighted):
+        X, y = many
+        weights = rng.uniform(0.5, 2.0, 301) if weighted else np.ones(301)
+        comparison = comparison_of(X, y, weights)
+        held_out = (X[:, None] == comparison.rows.numpy()).all(2).any(1)
+        assert 40 <= held_out.sum() == len(comparison.rows) <= 60
+        for c in range(4):
+            assert (weights * (held_out & (y == c))).sum() <= 0.2 * weights[y == c].sum()
+        path = comparison.path("pooled", False)
+        scored = {
+            ("tied", path.tied_prior(50.0)): path.tied([50.0])[0],
+            ("full", path.full_prior(50.0, 20.0)): path.full(50.0, [20.0])[0],
+            ("full", path.full_prior(np.inf, 20.0)): path.full(np.inf, [20.0])[0],
+        }
+        for (kind, prior), scores in scored.items():
+            model = MixtureClassifier(1, covariance_type=kind, prior=prior)
+            model.fit(X[~held_out], y[~held_out], weights[~held_out])
+            differences = scores[:, 0].numpy() - model.predict_joint_log_proba(comparison.rows.numpy())
+            assert_close(differences, np.full_like(differences, differences[0, 0]), 1e-8)
+
+    def test_the_model_is_the_fit_to_all_samples(self, many):
+        X, y = many
+        model = MixtureClassifier(random_state=0, average=1).fit(X, y)
+        assert (model.n_iter_, model.converged_) == (1, True)
+        assert [part.what["covariance_type"] for part in model.search_] == ["tied", "tied", "full"]
+        best = model.search_.best.what
+        again = MixtureClassifier(1, covariance_type=best["covariance_type"], prior=best["prior"]).fit(X, y)
+        assert_close(model.predict_joint_log_proba(X), again.predict_joint_log_proba(X))
+        assert_close(model.history_[0].objective, again.history_[-1].objective)
+
+    @pytest.mark.parametrize("where", ["memory map", "half precision", "batches", "dask"])
+    def test_rows_may_lie_anywhere(self, many, tmp_path, where):
+        X, y = many[0].astype(np.float16 if where == "half precision" else np.float32), many[1]
+        inside = MixtureClassifier(random_state=0).fit(torch.from_numpy(X).float(), y)
+        if where == "batches":
+            outside = MixtureClassifier(random_state=0).fit([(X[:120], y[:120]), (X[120:], y[120:])])
+        elif where == "dask":
+            da = pytest.importorskip("dask.array")
+            outside = MixtureClassifier(random_state=0)
+            outside.fit(da.from_array(X, chunks=(100, 104)), da.from_array(y, chunks=100))
+        else:
+            np.save(tmp_path / "rows.npy", X)
+            outside = MixtureClassifier(random_state=0).fit(np.load(tmp_path / "rows.npy", mmap_mode="r"), y)
+        assert outside.search_.best.what == inside.search_.best.what
+        assert_close(outside.predict_joint_log_proba(X), inside.predict_joint_log_proba(X), 1e-4)
+
+    def test_others_are_compared_as_before(self, many, monkeypatch):
+        X, y = many[0][many[1] < 3][:, :100], many[1][many[1] < 3]
+        calls = []
+        monkeypatch.setattr("mixtura.selection.comparison.without_rows", lambda *parts: calls.append(parts))
+        with pytest.raises(AttributeError):
+            MixtureClassifier(random_state=0).fit(X, y)
+        assert calls
+        for changes in ({"cv": 3}, {"prior": "default"}, {"time_budget": 1e9}, {"covariance_type": "full"}):
+            assert MixtureClassifier(random_state=0, **changes).fit(X, y).search_ is not None
+        missing = np.where(np.arange(len(X))[:, None] == 7, np.nan, X)
+        assert np.isfinite(MixtureClassifier(random_state=0, cv=2).fit(missing, y).search_.best.score)
+        assert len(calls) == 1
+
+
+def sum_of(means, X, parts) -> tuple[np.ndarray, ...]:
+    """Counts, first and second moments about the means of classes with shares (n, C), by loops."""
+    deviations = X[None] - means[:, None]
+    seconds = [
+        sum(w * np.outer(d, d) for w, d in zip(p, own, strict=True)) for p, own in zip(parts.T, deviations, strict=True)
+    ]
+    return parts.sum(0), np.einsum("nc,cnd->cd", parts, deviations), np.array(seconds)
+
+
+def comparison_of(X, y, weights):
+    """The comparison of the automatic choice of these samples."""
+    model = MixtureClassifier(random_state=0)
+    settings = make_settings(model)
+    task = describe_task(model, read_training(model, settings, X, y, weights), settings)
+    return Comparison(task, once=True, whole=True)

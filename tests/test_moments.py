@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cases import assert_close, assert_same_moments, image, tensor
-from mixtura.values.moments import DenseForm, DiagonalForm, Moments, ProjectedForm, Summary, concatenate
+from mixtura.values.moments import DenseForm, DiagonalForm, Moments, ProjectedForm, Summary
 
 SIZE, N_COMPONENTS, N_ROWS = 3, 2, 20
 
@@ -122,16 +122,6 @@ def test_pooled_moments_are_sums_over_groups(form, sample):
     assert_close(pooled.counts, moments.counts.sum(0, keepdim=True))
     for part, parts in zip(pooled.seconds, moments.seconds, strict=True):
         assert_close(part, parts.sum(0, keepdim=True))
-
-
-def test_concatenated_moments_keep_components_and_references(sample):
-    rows, weights, common, own = sample
-    first = moments_by_loops(DenseForm(), rows, weights, common)
-    second = moments_by_loops(DenseForm(), rows, weights, own)
-    together = concatenate([first, second])
-    assert_close(together.counts, np.tile(weights.sum(1), 2))
-    assert_close(together.reference, np.concatenate([np.broadcast_to(common, own.shape), own]))
-    assert_close(together.seconds[0][N_COMPONENTS:], second.seconds[0])
 
 
 def summary_of(sample, part, value) -> Summary:

@@ -45,6 +45,13 @@ class FullCovariance(Covariance):
 
     matrices: Tensor
 
+    @classmethod
+    def factorised(cls, matrices: Tensor, factors: Tensor, repaired: Tensor) -> FullCovariance:
+        """Matrices with their factors, and a mask of those that were repaired."""
+        covariance = cls(matrices)
+        vars(covariance).update({"_factorised": (factors, torch.zeros_like(repaired)), "_repaired": repaired})
+        return covariance
+
     @property
     def structure(self) -> Full:
         return Full()
@@ -63,9 +70,9 @@ class FullCovariance(Covariance):
         if not bool(repaired.any()):
             return self
         products = self.factors @ self.factors.mT
-        safe = FullCovariance(torch.where(repaired[:, None, None], products, self.matrices))
-        vars(safe)["_repaired"] = repaired
-        return safe
+        return FullCovariance.factorised(
+            torch.where(repaired[:, None, None], products, self.matrices), self.factors, repaired
+        )
 
     def scaled(self, scales: Tensor) -> FullCovariance:
         return FullCovariance(self.matrices * (scales.unsqueeze(-1) * scales))

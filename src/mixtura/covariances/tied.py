@@ -10,10 +10,15 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.files.registry import storable
+from mixtura.numerics import linalg
 from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Covariance, Marginals, Quadratic, Structure
+from mixtura.roles.covariance import DENSE
 from mixtura.values.features import Coefficients
 from mixtura.values.moments import Form, Moments, PseudoMoments
+
+# Squared distance from the common mean up to which distances of rows from means are differences of squares.
+FARTHEST = 1e7
 
 
 @storable("tied")
@@ -179,6 +184,20 @@ class TiedCovariance(Covariance):
 
     def coefficients(self, means: Tensor, constants: Tensor) -> Coefficients:
         return self._spread.coefficients(means, constants)
+
+    def distances_from(self, means: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """In coordinates in which the shared covariance is the identity, a row costs D numbers per mean."""
+        if self.n_groups > 1 or self.form is not DENSE:
+            return super().distances_from(means, rows, dtype)
+        centre = means.mean(0)
+        deviations = torch.cat((rows.double(), means)) - centre
+        white = linalg.solve_lower(self.inner.factors[0], deviations.T).T
+        white_rows, white_means = white.split((len(rows), len(means)))
+        squares = white.square().sum(1)
+        if float(squares.max()) > FARTHEST:  # a difference of such numbers has too few digits
+            return super().distances_from(means, rows, dtype)
+        lengths = squares[len(rows) :].unsqueeze(-1) + squares[: len(rows)]
+        return torch.addmm(lengths, white_means, white_rows.T, alpha=-2).clamp_min_(0).to(dtype)
 
     def squared_distances(self, deviations: Tensor) -> Tensor:
         return self._spread.squared_distances(deviations)

@@ -28,6 +28,7 @@ from mixtura.engine.tuning import (
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.gpu import kernels_for
 from mixtura.roles import Conditioned, Covariance, Marginals
+from mixtura.roles.covariance import VALUES_TOGETHER
 from mixtura.values.extents import Frame, framed
 from mixtura.values.features import QUADRATICS, SQUARES, Coefficients, triangle
 from mixtura.values.moments import DenseForm, Moments
@@ -111,7 +112,7 @@ class Evaluator:
         self.coefficients = coefficients if self.homogeneous else coefficients.to(self.device)
         self.centre = frame.to(self.device).centre.to(dtype)
         self._parts = {(0, len(coefficients.bias)): self.coefficients}
-        self._divisions: dict[tuple[int, int], tuple[slice, Tensor, Tensor, Tensor, Covariance]] = {}
+        self._divisions: dict[tuple[int, int], tuple[slice, Tensor, Tensor | slice, Tensor, Covariance]] = {}
 
     @cached_property
     def mixture(self) -> Mixture:
@@ -292,21 +293,25 @@ class Evaluator:
         coefficients, features = self._part(fast), None
         if len(fast_positions):  # the shared features of wide rows take longer than the exact path itself
             scores[fast_positions], features = coefficients.forward(self._phi(chunk.rows, buffers))
-        deviations = self._deviations(chunk.rows, exact)  # (K'', n, D)
         log_determinants = covariance.log_determinants.to(self.dtype).unsqueeze(-1)
-        distances = covariance.squared_distances(deviations)
+        distances = covariance.distances_from(self.mixture.means[exact], chunk.rows, self.dtype)
         constant = self.n_features * LOG_TWO_PI
         scores[exact_positions] = self.log_weights[exact] - 0.5 * (distances + log_determinants + constant)
 
         def accumulate(sums: Sums, weights: Tensor) -> None:
             if features is not None:
                 coefficients.pullback(sums.products, features, weights[fast_positions], fast)
-            if len(exact):
-                sums.add_direct(self.mixture, exact, deviations, weights[exact_positions], covariance.second_moments)
+            step = max(1, VALUES_TOGETHER // self.n_features)
+            for start in range(0, len(exact_positions), step):
+                part = slice(start, start + step)
+                numbers = torch.arange(self.n_components, device=exact_positions.device)[exact][part]
+                seconds = covariance.select(part).second_moments
+                own_weights = weights[exact_positions[part]]
+                sums.add_direct(self.mixture, numbers, self._deviations(chunk.rows, numbers), own_weights, seconds)
 
         return scores, accumulate
 
-    def _division(self, first: int, last: int) -> tuple[slice, Tensor, Tensor, Tensor, Covariance]:
+    def _division(self, first: int, last: int) -> tuple[slice, Tensor, Tensor | slice, Tensor, Covariance]:
         """Divide the components from first to before last into those on the fast path and those on the exact path.
 
         Returns the numbers of the fast ones, their positions, the exact ones, their positions, and their covariance.
@@ -319,13 +324,11 @@ class Evaluator:
             positions, exact = (
                 torch.tensor(part, dtype=torch.int64, device=self.mixture.means.device) for part in numbers
             )
-            self._divisions[first, last] = (
-                fast,
-                positions,
-                exact,
-                exact - first,
-                self.mixture.covariance.select(exact),
-            )
+            chosen: Tensor | slice = exact if len(positions) else slice(first, last)  # a slice copies nothing
+            covariance = self.mixture.covariance
+            _ = covariance.log_determinants  # factorised once
+            own = covariance if len(exact) == self.n_components else covariance.select(chosen)
+            self._divisions[first, last] = (fast, positions, chosen, exact - first, own)
         return self._divisions[first, last]
 
     def _deviations(self, rows: Tensor, components: slice | Tensor) -> Tensor:

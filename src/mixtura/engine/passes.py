@@ -8,8 +8,9 @@ the next chunk when it is ready. No array of size rows x components outlives a c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -18,9 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, Sums, evaluator_for, frame_of, move_for_passes
+from mixtura.engine.evaluator import (
+    Buffers,
+    Evaluator,
+    LoadedChunk,
+    Sums,
+    computing_dtype,
+    evaluator_for,
+    frame_of,
+    move_for_passes,
+)
 from mixtura.engine.fused import FusedPass, fused_pass, fused_scores, responsibility_kernels
-from mixtura.engine.sources import Block, Group, LocalSource, Source
+from mixtura.engine.sources import Block, BlockSource, Group, LocalSource, Source, joined
 from mixtura.engine.threads import available_threads, computing, share_out
 from mixtura.engine.tuning import (
     CACHE_BYTES,
@@ -34,9 +44,10 @@ from mixtura.engine.tuning import (
 )
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.gpu import kernels_for
-from mixtura.roles import LogSumObjective, Objective
+from mixtura.roles import Covariance, LogSumObjective, Objective
+from mixtura.roles.covariance import DENSE, VALUES_TOGETHER
 from mixtura.values.extents import Frame
-from mixtura.values.moments import Summary
+from mixtura.values.moments import Moments, Summary
 from mixtura.values.sparse_rows import row_slice
 from mixtura.values.targets import Targets
 
@@ -161,7 +172,7 @@ def _scratch(evaluator: Evaluator, n_components: int, group: Group, n_scores: in
         return n_components * (8 * evaluator.n_features + 3 * group.largest_side**2)
     projections = evaluator.coefficients.projections
     rank = 0 if projections is None else projections.shape[1]
-    n_exact = min(len(evaluator.exact), n_components)
+    n_exact = min(len(evaluator.exact), n_components, max(1, VALUES_TOGETHER // evaluator.n_features))
     n_columns = evaluator.n_shared + (FEATURE_MULTIPLE if evaluator.homogeneous else 0)
     return n_columns + (n_scores + 2 * rank) * n_components + 4 * evaluator.n_features * n_exact
 
@@ -320,6 +331,88 @@ class _Total:
                 self.denominators = other.denominators + (0.0 if self.denominators is None else self.denominators)
         self.values += other.values
         self.weight = self.weight + other.weight
+
+
+def moments_by_label(
+    means: Tensor, source: Source, covariance: Covariance | None = None, memory_limit: int = DEFAULT_MEMORY_LIMIT
+) -> Moments:
+    """The moments about the means (K, D) of complete rows whose labels or shares are components (class-moments).
+
+    No score is computed: a row costs D^2 multiplications, whatever the number of components. Second moments have the
+    form of the covariance; without one they are matrices.
+    """
+    return source.total(partial(_moments_part, means, covariance, memory_limit)).moments
+
+
+def without_rows(moments: Moments, block: Block) -> Moments:
+    """The moments of components without the rows of a block, which were among those that were added up."""
+    weights = torch.ones_like(block.rows[:, 0], dtype=torch.float64) if block.weights is None else block.weights
+    rest = moments.copied()
+    _add_by_label(
+        rest, replace(block, weights=-weights), None, DEFAULT_MEMORY_LIMIT, computing_dtype(BlockSource(block))
+    )
+    return rest
+
+
+def _moments_part(means: Tensor, covariance: Covariance | None, memory_limit: int, source: Source) -> Summary:
+    means = means.to(source.device)
+    if covariance is None:
+        form, seconds = DENSE, (means.new_zeros(len(means), *2 * means.shape[1:]),)
+    else:
+        covariance = covariance.to(source.device)
+        form, seconds = covariance.form, tuple(torch.zeros_like(part) for part in covariance.own_moments())
+    total = Moments(torch.zeros_like(means[:, 0]), torch.zeros_like(means), seconds, form, means)
+    held, fewest = [], means.numel() // 8  # adding up all matrices takes as long as so many rows
+    for block in source.blocks():
+        held.append(block)
+        if sum(len(part.rows) for part in held) >= fewest:
+            _add_by_label(total, joined(held), covariance, memory_limit, computing_dtype(source))
+            held = []
+    if held:
+        _add_by_label(total, joined(held), covariance, memory_limit, computing_dtype(source))
+    return Summary(0.0, float(total.counts.sum()), total, torch.zeros_like(total.counts))
+
+
+def _add_by_label(
+    total: Moments, block: Block, covariance: Covariance | None, memory_limit: int, dtype: torch.dtype
+) -> None:
+    """Add the rows of a block: on a GPU many components together, padded to the same number of rows."""
+    if block.shares is not None:
+        labels, places = block.shares.nan_to_num(nan=0.0).T.nonzero(as_tuple=True)
+        weights = block.shares[places, labels].double()
+    else:
+        assert block.labels is not None
+        labels, places = block.labels.sort(stable=True)
+        weights = torch.ones_like(labels, dtype=torch.float64)
+    if block.weights is not None:
+        weights = weights * block.weights[places]
+    (n_components, size), rows = total.firsts.shape, block.rows
+    starts = torch.searchsorted(labels, torch.arange(n_components + 1, device=rows.device))
+    edges = starts.tolist()
+    most = max(1, *(b - a for a, b in itertools.pairwise(edges)))
+    step = max(1, memory_limit // (32 * size * most)) if rows.is_cuda else 1
+    parts = [slice(k, min(k + step, n_components)) for k in range(0, n_components, step)]
+
+    def add(part: slice, thread: int) -> None:
+        own = slice(edges[part.start], edges[part.stop])
+        numbers = labels[own] - part.start
+        among = torch.arange(own.start, own.stop, device=rows.device) - starts[labels[own]]
+        shape = (part.stop - part.start, max(b - a for a, b in itertools.pairwise(edges[part.start : part.stop + 1])))
+        deviations, shares = rows.new_zeros(*shape, size, dtype=dtype), rows.new_zeros(shape, dtype=dtype)
+        # Subtracted in double precision, then rounded.
+        own_deviations = rows[places[own]].double() - total.reference[labels[own]]
+        deviations[numbers, among], shares[numbers, among] = own_deviations.to(dtype), weights[own].to(dtype)
+        if covariance is None:
+            seconds: tuple[Tensor, ...] = ((deviations * shares.unsqueeze(-1)).mT @ deviations,)
+        else:
+            seconds = covariance.select(part).second_moments(deviations, shares)
+        total.counts[part] += shares.sum(1)
+        total.firsts[part] += (shares.unsqueeze(1) @ deviations).squeeze(1)
+        for sums, added in zip(total.seconds, seconds, strict=True):
+            sums[part] += added
+
+    parts = [part for part in parts if edges[part.stop] > edges[part.start]]
+    share_out(parts, len(labels) * float(size) ** 2, add, available_threads(rows.device), in_order=True)
 
 
 def map_rows(

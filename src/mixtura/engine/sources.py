@@ -210,7 +210,7 @@ class ArraySource(LocalSource):
         self.n_rows, self.n_features = rows.shape
         self.extents = extents
         self.device = torch.device(device)
-        self.dtype = dtype or (torch.float32 if rows.dtype == np.float32 else torch.float64)
+        self.dtype = dtype or (torch.float32 if rows.dtype in (np.float32, np.float16) else torch.float64)
         self._rows, self._known = rows, (labels, shares, weights, counts)
         self._path = _path_of(rows)
         self._state = _state_of(self._path)

@@ -483,13 +483,14 @@ def read_as_fitted(model: DensityEstimator, X: Any) -> Rows:
 
 def check_distances(model: DensityEstimator, rows: Rows, mixture: Mixture) -> None:
     """Reject values so far from a component that their distance cannot be computed."""
-    extents, mixture = rows.extents, mixture.on_host
+    extents = rows.extents
     assert extents is not None
     ends = torch.stack((extents.low, extents.high))
     ends = torch.where(extents.low > extents.high, torch.nan, ends)  # none observed
     values = ends if rows.warp is None else rows.warp.to("cpu").forward(ends)
-    scales = mixture.covariance.variances().sqrt()  # (K, D)
-    distances = ((values.unsqueeze(1) - mixture.means).abs() / scales).amax(1)  # (2, D)
+    with computing():  # threads take longer to start than this
+        means, scales = mixture.ranges  # (K, D)
+        distances = ((values.unsqueeze(1) - means).abs() / scales).amax(1)  # (2, D)
     if isinstance(rows.warp, Recoding):  # numbers for categories are near
         ends, distances = ends[:, : rows.warp.n_numeric], distances[:, : rows.warp.n_numeric]
     # Results for tensors have the precision of the input, which must also hold the log density.

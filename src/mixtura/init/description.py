@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -13,10 +13,11 @@ from torch import Tensor
 from mixtura.engine.sources import Block, Source
 from mixtura.roles import DataScales
 from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extents
-from mixtura.values.row_samples import RowSample, uniform_keys
+from mixtura.values.row_samples import RowSample, joined_samples, uniform_keys
 
-# Rows of a class used for initialisation: k-means needs no more, and memory stays bounded.
-SAMPLED_ROWS = 20_000
+# Rows of a class used for initialisation: k-means needs no more, and memory stays bounded. Of wide rows of many classes
+# so many that there are this many values in all, 128 MB, but at least some of every class.
+SAMPLED_ROWS, SAMPLED_VALUES, FEWEST_SAMPLED = 20_000, 2**24, 50
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Description:
     samples: list[tuple[Tensor, Tensor]]
     n_rows: int
     n_missing: int
+    scatter: Tensor | None = None  # (D, D), within the classes, of all rows; None: that of the samples is used
 
     @property
     def weight(self) -> float:
@@ -56,14 +58,29 @@ class Description:
         """
         scales = self.within.sqrt()
         fourths, weight = torch.zeros_like(scales), torch.zeros_like(scales)
-        for (rows, weights), mean in zip(self.samples, self.class_means, strict=False):  # unlabeled rows are left out
-            deviations = (rows - mean) / scales
-            weight += weights @ (~rows.isnan()).double()
-            fourths += weights @ torch.nan_to_num(deviations, nan=0.0) ** 4
+        for deviations, weights in self._deviations:
+            weight += weights @ (~deviations.isnan()).double()
+            fourths += weights @ torch.nan_to_num(deviations / scales, nan=0.0) ** 4
         # At least 1 by Jensen's inequality, except for constant columns, whose `within` is that of the other columns.
         kurtosis = (fourths / weight.clamp_min(1e-300)).clamp_min(1)
         expected = self.within * (kurtosis / 3).sqrt()
         return torch.where(self.varies, expected * n_components ** (-2 / len(scales)), self.within)
+
+    @property
+    def _deviations(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Deviations of the labeled samples from the means of their classes, with their weights, several at a time."""
+        labeled = self.samples[: len(self.class_means)]
+        counts = torch.tensor([len(rows) for rows, _ in labeled], device=self.within.device)
+        labels = torch.arange(len(labeled), device=self.within.device).repeat_interleave(counts)
+        step = max(1, 2**22 // len(self.within))
+        held, first = [], 0
+        for number, pair in enumerate(labeled):
+            held.append(pair)
+            n_held = sum(len(rows) for rows, _ in held)
+            if n_held >= step or number == len(labeled) - 1:
+                rows, weights = (torch.cat(part) for part in zip(*held, strict=True))
+                yield rows - self.class_means[labels[first : first + n_held]], weights
+                held, first = [], first + n_held
 
     def scales_for(self, n_components: Sequence[int]) -> DataScales:
         """The statistics that a prior may use, for these numbers of components per class."""
@@ -114,9 +131,13 @@ class Description:
         scales, size = self.within.sqrt(), len(self.within)
         products = torch.zeros(size, size, dtype=scales.dtype, device=scales.device)
         pairs = torch.zeros_like(products)
-        for (rows, weights), mean in zip(self.samples, self.class_means, strict=False):  # unlabeled rows are left out
+        if self.scatter is not None:
+            both = self.varies.unsqueeze(-1) & self.varies
+            products = torch.where(both, self.scatter / scales / scales.unsqueeze(-1), products)
+            pairs = both * self.class_weights.sum()
+        for rows, weights in self._deviations if self.scatter is None else ():
             observed = (~rows.isnan()).double() * self.varies
-            deviations = torch.nan_to_num((rows - mean) / scales, nan=0.0) * observed
+            deviations = torch.nan_to_num(rows / scales, nan=0.0) * observed
             products += (deviations * weights.unsqueeze(-1)).T @ deviations
             pairs += (observed * weights.unsqueeze(-1)).T @ observed
         moments = (products + products.T) / (2 * pairs).clamp_min(1e-300)  # symmetric to the last digit
@@ -154,8 +175,12 @@ class _Statistics:
         self.counts = torch.zeros(n_classes + 1, size, dtype=torch.float64, device=device)  # observed weight
         self.firsts, self.seconds = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
         self.row_weights = torch.zeros(n_classes + 1, dtype=torch.float64, device=device)
-        nothing = self.counts[:0]
-        self.samples = [RowSample((nothing, nothing[:, 0]), nothing[:, 0], SAMPLED_ROWS) for _ in range(n_classes + 1)]
+        size = min(SAMPLED_ROWS, max(FEWEST_SAMPLED, SAMPLED_VALUES // (n_classes * size)))
+        nothing, groups = self.row_weights[:0], torch.zeros(0, dtype=torch.int64, device=device)
+        rows = torch.zeros(0, source.n_features, dtype=source.dtype, device=device)
+        self.sample = RowSample((rows, nothing), nothing, size, groups)
+        self.thresholds = self.row_weights.clone()  # of the keys of the sample, (C + 1,)
+        self.held: list[RowSample] = []  # not added yet
         self.n_rows = self.n_missing = 0
 
     def __add__(self, other: _Statistics) -> _Statistics:
@@ -167,7 +192,8 @@ class _Statistics:
         self.firsts += other.firsts + other.counts * shift
         self.counts += other.counts
         self.row_weights += other.row_weights
-        self.samples = [a + b for a, b in zip(self.samples, other.samples, strict=True)]
+        self.held += [other.sample, *other.held]
+        self._add_held()
         self.n_rows, self.n_missing = self.n_rows + other.n_rows, self.n_missing + other.n_missing
         return self
 
@@ -180,8 +206,8 @@ class _Statistics:
         if self.reference is None:
             self.reference = framed(self.extents.low, self.extents.high).centre
         self.n_rows += len(rows)
-        # On a GPU every part waits for the counts of its samples: larger ones, of 32 MB in double precision.
-        step = max(65_536, 2**22 // rows.shape[1]) if rows.is_cuda else 65_536
+        # On a GPU every part waits for the counts of its samples: larger ones.
+        step = max(65_536, 2**22 // rows.shape[1]) if rows.is_cuda else min(65_536, max(1024, 2**22 // rows.shape[1]))
         for part in range(0, len(rows), step):
             self._part(block, slice(part, part + step))
 
@@ -197,15 +223,33 @@ class _Statistics:
         assert self.reference is not None
         centred = torch.where(observed, rows - self.reference, 0.0)
         self.row_weights += shares.sum(0)
-        self.counts += shares.T @ observed.double()
+        self.counts += shares.sum(0).unsqueeze(-1) if block.complete else shares.T @ observed.double()
         self.firsts += shares.T @ centred
         self.seconds += shares.T @ centred.square()
         keys = uniform_keys(self.seed, block.start + part.start, len(rows), rows.device)
-        for c, sample in enumerate(self.samples):
-            chosen = ((shares[:, c] > 0) & (keys >= sample.threshold)).nonzero()[:, 0]
-            if len(chosen):
-                own = (rows[chosen], shares[chosen, c])
-                self.samples[c] = sample + RowSample(own, keys[chosen], SAMPLED_ROWS)
+        groups, places = (shares > 0).T.nonzero(as_tuple=True)
+        chosen = keys[places] >= self.thresholds[groups]
+        groups, places = groups[chosen], places[chosen]
+        own = (block.rows[part][places], shares[places, groups])  # in their own precision
+        self.held.append(RowSample(own, keys[places], self.sample.size, groups))
+        if sum(len(part) for part in self.held) > max(len(self.sample), 2**14):
+            self._add_held()
+
+    def _add_held(self) -> None:
+        self.sample, self.held = joined_samples([self.sample, *self.held]), []
+        assert self.sample.groups is not None
+        self.thresholds = self.sample.thresholds(self.n_classes + 1)
+
+    def _samples(self) -> list[tuple[Tensor, Tensor]]:
+        """Rows and weights of every class, in the order of the rows."""
+        self._add_held()
+        rows, weights = self.sample.columns
+        assert rows is not None
+        assert weights is not None
+        assert self.sample.groups is not None
+        order = self.sample.groups.argsort(stable=True)
+        counts = self.sample.groups.bincount(minlength=self.n_classes + 1).tolist()
+        return list(zip(rows[order].double().split(counts), weights[order].split(counts), strict=True))
 
     def _shares(self, block: Block, part: slice, rows: Tensor) -> Tensor:
         shares = torch.zeros(len(rows), self.n_classes + 1, dtype=torch.float64, device=rows.device)
@@ -246,17 +290,10 @@ class _Statistics:
             varies=varies,
             observed=self.counts.sum(0) > 0,
             observed_weights=counts,
-            samples=[_rows_and_weights(sample) for sample in self.samples],
+            samples=self._samples(),
             n_rows=self.n_rows,
             n_missing=self.n_missing,
         )
-
-
-def _rows_and_weights(sample: RowSample) -> tuple[Tensor, Tensor]:
-    rows, weights = sample.columns
-    assert rows is not None
-    assert weights is not None
-    return rows, weights
 
 
 def _filled(variances: Tensor, varies: Tensor) -> Tensor:

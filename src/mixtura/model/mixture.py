@@ -79,6 +79,8 @@ class Mixture:
     @property
     def log_class_prior(self) -> Tensor:
         """Log of the total weight of each class, (C,)."""
+        if self.n_classes == self.n_components:
+            return self.log_weights
         return torch.stack([self.log_weights[part].logsumexp(0) for part in self.class_slices])
 
     @property
@@ -174,6 +176,11 @@ class Mixture:
     def on_host(self) -> Mixture:
         """The mixture in the memory of the CPU, cached for predictions on a GPU."""
         return self if self.means.device.type == "cpu" else self._copied(torch.device("cpu"))
+
+    @cached_property
+    def ranges(self) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations, (K, D), in the memory of the CPU, without the matrices."""
+        return self.means.cpu(), self.covariance.variances().sqrt().cpu()
 
     def _copied(self, device: torch.device) -> Mixture:
         copy = Mixture(

@@ -86,6 +86,28 @@ def solve_squared(factors: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return torch.linalg.solve_triangular(factors.mT, halves, upper=True), halves.square().sum(-2)
 
 
+VALUES_TOGETHER = 2**24  # of deviations of rows from several means on a GPU
+
+
+def distances_of(factors: Tensor, means: Tensor, rows: Tensor) -> Tensor:
+    """Squared distances (K, n) of rows (n, D) from means (K, D) under L L', for factors L (K, D, D).
+
+    On a GPU products with the inverse of L take less time than substitutions; on a CPU it is the other way.
+    """
+    if not rows.is_cuda:
+        pairs = zip(factors, means, strict=True)
+        return torch.stack([solve_lower(factor, (rows - mean).T).square_().sum(0) for factor, mean in pairs])
+    step = max(1, VALUES_TOGETHER // max(1, rows.numel()))
+    parts = zip(inverse_lower(factors).split(step), means.split(step), strict=True)
+    return torch.cat([((rows - mean.unsqueeze(1)) @ inverse.mT).square_().sum(2) for inverse, mean in parts])
+
+
+def inverse_lower(factors: Tensor) -> Tensor:
+    """L^-1 of lower triangular factors (..., D, D)."""
+    identity = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
+    return solve_lower(factors, identity.expand_as(factors))
+
+
 def precisions(factors: Tensor) -> Tensor:
     """(L L')^-1, as coefficients of feature maps."""
     return torch.cholesky_inverse(factors).mT  # the same numbers, contiguous
@@ -242,5 +264,4 @@ def low_rank_inverse(diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor
 def inverse_factors(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """L^-1 and log |L L'| of positive definite matrices, (..., R, R); unchecked, to avoid a synchronisation."""
     factors, _ = torch.linalg.cholesky_ex(matrices)
-    identity = torch.eye(matrices.shape[-1], dtype=matrices.dtype, device=matrices.device)
-    return solve_lower(factors, identity.expand_as(factors)), log_determinants(factors)
+    return inverse_lower(factors), log_determinants(factors)

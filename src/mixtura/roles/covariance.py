@@ -20,6 +20,8 @@ from mixtura.values.features import QUADRATICS, Coefficients
 from mixtura.values.moments import DenseForm, Form, Moments, PseudoMoments, image
 
 DENSE = DenseForm()
+# Values of means from which the deviations of rows are formed together.
+VALUES_TOGETHER = 2**12
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class Covariance(Structured):
     """
 
     # Cached values that `select` carries over to the selected components.
-    _carried: ClassVar[tuple[str, ...]] = ("_factorised", "_repaired", "precisions")
+    _carried: ClassVar[tuple[str, ...]] = ("_factorised", "_repaired", "precisions", "_inverse_factors")
 
     # ---- to be implemented ----
 
@@ -247,6 +249,11 @@ class Covariance(Structured):
         return linalg.precisions(self.factors)
 
     @cached_property
+    def _inverse_factors(self) -> Tensor:
+        """Inverses of the factors, (K, D, D): on a GPU products take less time than substitutions."""
+        return linalg.inverse_lower(self.factors)
+
+    @cached_property
     def _log_determinants(self) -> Tensor:
         return linalg.log_determinants(self.factors)
 
@@ -343,8 +350,19 @@ class Covariance(Structured):
         weights = torch.cat((linear, QUADRATICS.pack(precisions)), 1)
         return Coefficients(QUADRATICS, torch.sub(constants, squared, alpha=0.5), weights)
 
+    def distances_from(self, means: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """d' Sigma^-1 d of rows (n, D) from means (K, D): (K, n); differences are rounded, and not rows."""
+        step, parts = max(1, VALUES_TOGETHER // means.shape[1]), []
+        for start in range(0, len(means), step):
+            deviations = (rows.double() - means[start : start + step].unsqueeze(1)).to(dtype)
+            own = self if step >= len(means) else self.select(slice(start, start + step))
+            parts.append(own.squared_distances(deviations))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
     def squared_distances(self, deviations: Tensor) -> Tensor:
         """d' Sigma^-1 d of deviations (K, n, D) from the means: (K, n)."""
+        if deviations.is_cuda and not deviations.requires_grad:
+            return (deviations @ self._inverse_factors.to(deviations.dtype).mT).square_().sum(2)
         return linalg.solve_lower(self.factors.to(deviations.dtype), deviations.mT).square().sum(1)
 
     def distance_moments(self, observed: Tensor) -> tuple[Tensor, Tensor]:

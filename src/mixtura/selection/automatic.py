@@ -12,8 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from mixtura import checks
 from mixtura.covariances import COVARIANCES, Product
+from mixtura.engine.passes import moments_by_label
 from mixtura.engine.sources import BlockSource
 from mixtura.init.starts import cluster_classes, mixture_of
 from mixtura.model.mixture import Mixture
@@ -21,14 +24,22 @@ from mixtura.objectives import Joint
 from mixtura.priors import PRIORS, Shrinkage
 from mixtura.roles import ConjugatePrior, Prior, Structure
 from mixtura.selection.candidates import WIDE, CandidateOrder
-from mixtura.selection.comparison import COARSE, DEFAULT_FOLDS, LARGEST_DENSE, CandidateFit, Comparison
+from mixtura.selection.comparison import (
+    COARSE,
+    DEFAULT_FOLDS,
+    LARGEST_DENSE,
+    SELECTION_SAMPLES,
+    CandidateFit,
+    Comparison,
+)
 from mixtura.selection.estimates import PoolRule, estimate_selection
 from mixtura.selection.missingness import choose_missingness
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial, distinct
 from mixtura.selection.splits import plain_cv
 from mixtura.selection.task import OTHER_PRIORS, Selected, Task, check_start, is_auto, make_prior
-from mixtura.solvers import FitResult, Outcome, Record, first_update
+from mixtura.solvers import FitResult, Outcome, Record, first_update, mixture_of_moments
+from mixtura.values.moments import Moments
 
 # Rules and candidates were selected on one split of 41 published and simulated data sets (benchmarks/data_sets.py), by
 # their log-loss; with each set left out in turn, 37 of 41 times the same ones were best. Mean test error and log-loss,
@@ -92,15 +103,43 @@ MOST_WEIGHT = 6
 MOST_OUTSIDE = 2  # members of samples that are not in memory, so that rows are read at most twice as often
 
 
-def _first_update(task: Task, structure: Structure) -> Mixture:
-    """One Gaussian per class, from the samples of the description."""
-    clusters = cluster_classes(task.description, task.n_components, "kmeans", task.generator)
-    problem = replace(task, objective=Joint(), class_prior=None).problem
-    return first_update(mixture_of(clusters, structure, task.description), clusters.assigned, problem)
+# Numbers in the scatters of all classes up to which moments of all rows are taken: 1 GB on the host, on a GPU an eighth
+# of the memory.
+MOST_SCATTERED = 2**27
+
+
+def _suits_moments(task: Task) -> bool:
+    """Whether the closed forms can be those of the moments of all rows, of which the compared samples are held out."""
+    known, numbers = task.description, task.n_classes * task.n_numeric**2
+    most = MOST_SCATTERED
+    if task.source.device.type == "cuda":
+        most = torch.cuda.get_device_properties(task.source.device).total_memory // (8 * torch.float64.itemsize)
+    plain = task.structure.is_gaussian and not known.n_missing and not known.unlabeled_weight
+    return plain and known.n_rows > SELECTION_SAMPLES and numbers <= most and _by_default(task.cv)
+
+
+def _by_default(cv: Any) -> bool:
+    """Whether the folds are those of the default."""
+    return isinstance(cv, int) and cv == DEFAULT_FOLDS
+
+
+def _from_moments(task: Task, structure: Structure, moments: Moments | None, prior: Any) -> tuple[Task, Mixture]:
+    """One Gaussian per class, from the moments of all samples if these are complete, and the task with its prior."""
+    known = task.description
+    if known.n_missing or known.unlabeled_weight or not task.structure.is_gaussian:
+        task = replace(task, prior=make_prior(prior, known, task.n_components))
+        clusters = cluster_classes(known, task.n_components, "kmeans", task.generator)
+        problem = replace(task, objective=Joint(), class_prior=None).problem
+        return task, first_update(mixture_of(clusters, structure, known), clusters.assigned, problem)
+    if moments is None:
+        moments = moments_by_label(known.class_means, task.source, memory_limit=task.memory_limit)
+    task = replace(task, description=replace(known, scatter=moments.within))
+    task = replace(task, prior=make_prior(prior, task.description, task.n_components))
+    return task, mixture_of_moments(moments, structure, task.problem)
 
 
 def _fit_of(task: Task, fit: CandidateFit) -> FitResult | None:
-    """The fit that ends with the first update of a closed form, if that saw all samples and needed no repair.
+    """The fit that ends with the first update of a closed form, if that needed no repair.
 
     There the trace of (S + nu P) / Sigma is n + nu per feature, and nu of a constant one, whose variance is that of P:
     the objective needs no pass (closed-forms).
@@ -109,10 +148,8 @@ def _fit_of(task: Task, fit: CandidateFit) -> FitResult | None:
         return None
     known, mixture, prior = task.description, task.start, task.prior
     assert mixture is not None
-    seen = sum(len(rows) for rows, _ in known.samples[: task.n_classes])
     repaired = bool(mixture.covariance.repaired.any())
-    partly = seen != known.n_rows or not task.structure.is_gaussian
-    if partly or repaired or not isinstance(prior, ConjugatePrior):
+    if known.scatter is None or repaired or not isinstance(prior, ConjugatePrior):
         return None
     counts, determinants, size = known.class_weights, mixture.distinct_log_determinants, mixture.n_features
     totals = counts if len(determinants) == len(counts) else counts.sum()
@@ -198,9 +235,8 @@ class AutomaticSearch:
         structures = self._structures(task)
         once = task.n_numeric >= WIDE and is_auto(self.covariance_type)
         wide = once and self.time_budget is None
-        comparison = Comparison(
-            task, once=once and isinstance(plain_cv(task.cv), int) and plain_cv(task.cv) == DEFAULT_FOLDS
-        )
+        whole = wide and is_auto(self.prior) and _suits_moments(task)
+        comparison = Comparison(task, once=once and _by_default(plain_cv(task.cv)), whole=whole)
         if not comparison.n_folds:  # no sample can be held out
             counts = [1] * task.n_classes
             prior = make_prior("default" if is_auto(self.prior) else self.prior, task.description, counts)
@@ -222,13 +258,15 @@ class AutomaticSearch:
                 candidates.trained_on(self._larger(task))
 
         search.run(try_candidates)
+        vars(comparison).pop("matrices", None)  # their memory is needed for the model
         chosen = _simplest(search, comparison)
         most = self.average if averages and not search.interrupted else 1
         if not isinstance(task.source, BlockSource):  # rows outside of memory are read once per iteration of a member
             most = min(most, MOST_OUTSIDE)
         pool, temperature = _pool(search, comparison, chosen, most)
         members = distinct(pool)
-        choices = [self._with_choice(task, member.fit, comparison.noise) for member in members]
+        choices = [self._with_choice(task, member.fit, comparison) for member in members]
+        comparison.moments = None
         counts = [sum(other is member for other in pool) for member in members]
         choices = [(replace(own, weight=n / counts[0]), start) for (own, start), n in zip(choices, counts, strict=True)]
         if task.missingness is not None:
@@ -248,7 +286,7 @@ class AutomaticSearch:
             estimate = estimate_selection(
                 comparison, search.trials, PoolRule(STANDARD_ERRORS, GATE, most, MOST_WEIGHT, given, self.informative)
             )
-        folds = comparison.folds(chosen.fit) if estimate is not None else ()
+        folds = comparison.folds(chosen.fit) if estimate is not None and not whole else ()  # one more fit as large
         tasks, table = tuple(own for own, _ in choices), replace(search.table(*members), estimate=estimate)
         temperature = temperature if self.takes_temperature else 1.0
         return Selected(tasks, table, results, average_temperature=temperature, folds=folds)
@@ -275,7 +313,7 @@ class AutomaticSearch:
         rank = checks.rank(self.rank, task.n_numeric)
         return [(name, COVARIANCES[name](rank), level) for name, level in LARGER]
 
-    def _with_choice(self, task: Task, fit: CandidateFit, noise: float) -> tuple[Task, Mixture]:
+    def _with_choice(self, task: Task, fit: CandidateFit, comparison: Comparison) -> tuple[Task, Mixture]:
         """The task with the selected settings, and a fit with them, from which it starts.
 
         That is the fit to the first fold; the first update of a closed form is the maximum, and training ends with it.
@@ -284,12 +322,15 @@ class AutomaticSearch:
         if fit.mixture is None and is_joint:
             task = replace(task, tol=math.inf)
         task = replace(task.with_warp(fit.warp), n_components=list(choice.n_components))
-        prior = make_prior(choice.prior, task.description, task.n_components)
         structure = choice.structure if is_auto(self.covariance_type) else task.structure
-        task = replace(task, structure=structure, prior=prior, training=choice.training)
-        start = _first_update(task, choice.structure) if fit.mixture is None else fit.mixture
+        task = replace(task, structure=structure, training=choice.training)
+        if fit.mixture is None:
+            task, start = _from_moments(task, choice.structure, comparison.moments, choice.prior)
+        else:
+            task = replace(task, prior=make_prior(choice.prior, task.description, task.n_components))
+            start = fit.mixture
         task = task.from_fit(start)
         check_start(task)
         if self.takes_temperature and is_joint:
-            task = replace(task, temperature=fit.temperature, label_noise=noise)
+            task = replace(task, temperature=fit.temperature, label_noise=comparison.noise)
         return task, start

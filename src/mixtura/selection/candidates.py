@@ -27,6 +27,7 @@ OTHER_LEVELS, MOST_FULL = (1, 2, 4, 8, 16, 32), 8
 TIED_PATH = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 FULL_PATH = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 LEAST_GAIN = 0.01  # of the loss, by a larger strength of a target or by another target than the usual one
+COMPARED = 2000  # held-out samples that choose strengths, where the others are not in memory
 FULL_STRENGTH, TIED_STRENGTHS, DIAG_STRENGTH = 0.5, (0.2, 2.0), 4.0  # the first two per feature
 # Features from which on closed forms are the whole search, equal variances are a target, and features stay as they are.
 WIDE = 100
@@ -50,7 +51,9 @@ class CandidateOrder:
         self.transforms, self.search = transforms, search
         size = comparison.n_numeric
         affordable = comparison.n_classes * size * size <= MOST_NUMBERS
-        self.have_path = affordable and is_auto(prior) and comparison.has_closed_forms
+        self.have_path = (
+            (affordable or comparison.moments is not None) and is_auto(prior) and comparison.has_closed_forms
+        )
         self._of_path: dict[tuple[str, bool], list[Trial[CandidateFit]]] = {}
 
     def all(self) -> None:
@@ -130,6 +133,9 @@ class CandidateOrder:
 
     def _full(self, settings: Candidate, path: ShrinkagePath, place: int) -> None:
         """Try covariances of the classes: towards the best tied ones, then of larger strengths while this helps."""
+        if self.comparison.moments is not None:
+            self._of_path[settings.name, False] = [self.search.tried(partial(self._full_of_all, settings, path, place))]
+            return
 
         def evaluate(path: ShrinkagePath, tied: float) -> Trial[CandidateFit]:
             strengths = [strength * self.comparison.n_numeric for strength in FULL_PATH]
@@ -146,6 +152,33 @@ class CandidateOrder:
         if self.comparison.n_numeric < WIDE:  # variances of heavy tails are larger
             expected = self.comparison.path("expected", settings.transformed)
             known.append(self.search.tried(partial(evaluate, expected, float("inf"))))
+
+    def _full_of_all(self, settings: Candidate, path: ShrinkagePath, place: int) -> Trial[CandidateFit]:
+        """The same for held-out samples of many: some of them choose the strengths, since each costs much."""
+        every = max(1, len(self.comparison.rows) // COMPARED)
+        some, thin = self.comparison.thinned(every), path.thinned(every)
+        best, number = (float("inf"), 0.0, 0), FULL_PATH.index(1.0)
+        for tied in self._strengths[place:]:
+            known: dict[int, float] = {}
+
+            def loss(at: int, tied: float = tied, known: dict[int, float] = known) -> float:
+                if at not in known:
+                    strength = FULL_PATH[at] * self.comparison.n_numeric
+                    known[at] = some.best_of_path(thin.full(tied, [strength]))[2]
+                return known[at]
+
+            for step in (1, -1):  # the loss falls, then rises
+                while 0 <= number + step < len(FULL_PATH) and loss(number + step) < loss(number):
+                    number += step
+            if loss(number) > (1 - LEAST_GAIN) * best[0]:
+                best = min(best, (loss(number), tied, number))
+                break
+            best = loss(number), tied, number
+        _, tied, number = best
+        strength = FULL_PATH[number] * self.comparison.n_numeric
+        _, scores, _ = self.comparison.best_of_path(path.full(tied, [strength]))
+        candidate, n_parameters = self._closed(settings, path.full_prior(tied, strength))
+        return self.comparison.judge(candidate, scores, n_parameters)
 
     @property
     def _has_one_unit(self) -> bool:

@@ -7,25 +7,32 @@ identity, the covariances are
     full   (S_c + nu P) / (n_c + nu),  P one of the tied covariances.
 
 They are the first EM update with `Shrinkage`, so that a selected prior gives the model that was scored here.
+
+Few samples are kept as factors of their scatters. Of many, whose moments are sums over all rows, the matrices are kept
+(class-moments): held-out samples are taken away from the sums.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from mixtura.covariances import Product
-from mixtura.engine.threads import check_time
+from mixtura.engine.threads import available_threads, check_time, share_out
 from mixtura.init.description import Description
+from mixtura.numerics import linalg
 from mixtura.priors import Shrinkage
 from mixtura.roles import Structure
 from mixtura.selection.splits import Split
+from mixtura.values.moments import Moments
 
+PARTS = 16  # of the classes, whose matrices are factored together on a GPU
 # Eigenvalues below this fraction of their sum are zero: they are rounding errors of products of rows.
 FLAT = 1e-15
 
@@ -90,6 +97,75 @@ class ClassScatters:
 
 
 @dataclass(frozen=True)
+class ClassMatrices:
+    """Weights, means and scatter matrices of the classes of samples that need not be in memory (class-moments).
+
+    Weights and means are in units of the features, (D,); scatters are divided by them where they are used.
+    """
+
+    counts: Tensor  # (C,), sums of weights
+    means: Tensor  # (C, D)
+    scatters: Tensor  # (C, D, D)
+    units: Tensor
+
+    @classmethod
+    def of(cls, moments: Moments) -> ClassMatrices:
+        """From moments of the classes."""
+        means = moments.reference + moments.firsts / moments.counts.clamp_min(1e-300).unsqueeze(-1)
+        return cls(moments.counts, means, moments.about(means).seconds[0], torch.ones_like(means[0]))
+
+    def in_units(self, units: Tensor, varies: Tensor) -> ClassMatrices:
+        """The same for the features that vary, divided by units (D',)."""
+        scatters = self.scatters if bool(varies.all()) else self.scatters[:, varies][:, :, varies]
+        return ClassMatrices(self.counts, self.means[:, varies] / units, scatters, units)
+
+    def described(self, known: Description) -> Description:
+        """The description of these samples, of which that of all samples is known."""
+        within = self.scatters.diagonal(dim1=1, dim2=2).sum(0) / self.counts.sum()
+        within = torch.where(known.varies & (within > 0), within, known.within)
+        return replace(known, class_weights=self.counts, class_means=self.means, within=within)
+
+    @property
+    def weight(self) -> float:
+        """Sum of all weights."""
+        return float(self.counts.sum())
+
+    @cached_property
+    def log_shares(self) -> Tensor:
+        """log of the class probabilities, (C,)."""
+        return self.counts.log() - self.counts.sum().log()
+
+    @cached_property
+    def pooled(self) -> Spectrum:
+        """The spectrum of the sum of the scatters."""
+        values, axes = torch.linalg.eigh(self.scatters.sum(0) / torch.outer(self.units, self.units))
+        return Spectrum(values.clamp_min(0), axes)
+
+    def full(self, rows: Tensor, tied: float, strengths: Sequence[float]) -> list[Tensor]:
+        """As `score_full`, by factors of the covariances."""
+        pooled, count, (n_classes, size) = self.pooled, self.weight, self.means.shape
+        target = torch.eye(size, dtype=rows.dtype, device=rows.device)
+        if tied < math.inf:
+            target = (pooled.axes * ((pooled.values + tied) / (count + tied))) @ pooled.axes.T
+        scale = torch.outer(self.units, self.units)
+        scores = [rows.new_empty(len(rows), n_classes) for _ in strengths]
+        step = max(1, n_classes // PARTS) if rows.is_cuda else 1
+
+        def score(part: slice, thread: int) -> None:
+            own = self.scatters[part] / scale
+            for strength, of_strength in zip(strengths, scores, strict=True):
+                factors, _ = linalg.safe_cholesky(own + strength * target)
+                divisors = self.counts[part] + strength
+                log_determinants = linalg.log_determinants(factors) - size * divisors.log()
+                distances = divisors.unsqueeze(-1) * linalg.distances_of(factors, self.means[part], rows)
+                of_strength[:, part] = _log_joint(self.log_shares[part], log_determinants, distances.T)
+
+        parts = [slice(c, min(c + step, n_classes)) for c in range(0, n_classes, step)]
+        share_out(parts, n_classes * len(rows) * float(size) ** 2, score, available_threads(rows.device), in_order=True)
+        return scores
+
+
+@dataclass(frozen=True)
 class Spectrum:
     """Eigenvalues and eigenvectors of a scatter; directions without an eigenvector have eigenvalue zero."""
 
@@ -145,7 +221,7 @@ class Spectrum:
         return torch.addmm(vectors, along * (factors / beyond - 1), self.axes.T).mul_(beyond)
 
 
-def score_tied(classes: ClassScatters, rows: Tensor, strengths: Sequence[float]) -> list[Tensor]:
+def score_tied(classes: ClassScatters | ClassMatrices, rows: Tensor, strengths: Sequence[float]) -> list[Tensor]:
     """Log joints (n, C) of rows with the covariance (S + kappa I) / (N + kappa), for every kappa.
 
     One decomposition serves all of them: another strength only rescales the axes.
@@ -159,12 +235,16 @@ def score_tied(classes: ClassScatters, rows: Tensor, strengths: Sequence[float])
     return scores
 
 
-def score_full(classes: ClassScatters, rows: Tensor, tied: float, strengths: Sequence[float]) -> list[Tensor]:
+def score_full(
+    classes: ClassScatters | ClassMatrices, rows: Tensor, tied: float, strengths: Sequence[float]
+) -> list[Tensor]:
     """Log joints (n, C) of rows with the covariances (S_c + nu P) / (n_c + nu), for every nu.
 
     P is the tied covariance of kappa = `tied`; the target itself if that is infinite. In coordinates in which P is the
     identity, one decomposition of each class serves every nu.
     """
+    if isinstance(classes, ClassMatrices):
+        return classes.full(rows, tied, strengths)
     pooled, count, size = classes.pooled, classes.weight, rows.shape[1]
     target, whiten = torch.zeros_like(classes.counts[0]), lambda vectors: vectors
     if tied < math.inf:
@@ -201,6 +281,8 @@ class ShrinkagePath:
         Training parts with their descriptions, and held-out samples.
     target : {"pooled", "identity", "expected"}
         Variances towards which tied covariances are shrunk, as in `Shrinkage`.
+    matrices : ClassMatrices or None, default=None
+        Of the training part of the only split, where its samples are not among the rows.
     """
 
     def __init__(
@@ -211,23 +293,36 @@ class ShrinkagePath:
         weights: Tensor,
         splits: Sequence[tuple[Description, Split]],
         target: str,
+        matrices: ClassMatrices | None = None,
     ):
         self.target, self.shape = target, (len(rows), len(splits), shares.shape[1])
         self._held_out = [split.held_out for _, split in splits]
-        self._parts: list[tuple[ClassScatters, Tensor]] = []
+        self._parts: list[tuple[ClassScatters | ClassMatrices, Tensor]] = []
         self._others: list[Tensor | float] = []  # of the categories
         size = structure.n_gaussian(rows.shape[1])
         for description, split in splits:
             kept = split.kept
             varies = description.varies & (torch.arange(rows.shape[1], device=rows.device) < size)  # constant features
             units = shrinkage_units(description, target)[varies]  # are equal in all classes
-            classes = ClassScatters.of(rows[kept][:, varies], shares[kept], weights[kept])
-            self._parts.append((classes.in_units(units), rows[split.held_out][:, varies].double() / units))
+            if matrices is None:
+                scatters = ClassScatters.of(rows[kept][:, varies], shares[kept], weights[kept])
+                classes: ClassScatters | ClassMatrices = scatters.in_units(units)
+            else:
+                classes = matrices.in_units(units, varies)
+            self._parts.append((classes, rows[split.held_out][:, varies].double() / units))
             if isinstance(structure, Product):
                 others = score_categories(structure, rows[:, size:], shares, weights, kept)
                 self._others.append(others[split.held_out])
             else:
                 self._others.append(0.0)
+
+    def thinned(self, every: int) -> ShrinkagePath:
+        """The same for every so many of the rows, where their scatters are given."""
+        other = copy.copy(self)
+        other._parts = [(classes, rows[::every]) for classes, rows in self._parts]
+        other._held_out = [held_out[::every] for held_out in self._held_out]
+        other.shape = (len(other._held_out[0]), *self.shape[1:])
+        return other
 
     def tied(self, strengths: Sequence[float]) -> list[Tensor]:
         """Scores (n, F, C) of tied covariances for every strength; minus infinity where a sample is not held out."""

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from mixtura.covariances import Product
-from mixtura.engine.passes import map_rows
-from mixtura.engine.sources import TensorSource
+from mixtura.engine.passes import map_rows, moments_by_label, without_rows
+from mixtura.engine.sources import Block, TensorSource
 from mixtura.engine.threads import check_time
 from mixtura.init.description import Description, describe
 from mixtura.init.starts import Clusters, cluster_classes, mixture_of
@@ -28,7 +28,7 @@ from mixtura.model.transforms import Recoding, Transform, Warp
 from mixtura.numerics.linalg import NumericalError
 from mixtura.objectives import Joint
 from mixtura.roles import Structure
-from mixtura.selection.closed_forms import ShrinkagePath
+from mixtura.selection.closed_forms import ClassMatrices, ShrinkagePath
 from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
 from mixtura.selection.search import Trial
 from mixtura.selection.splits import Grouped, Split, hold_outs, plain_cv, regroup, sample_of, strata_of
@@ -108,18 +108,23 @@ class _View:
 class Comparison:
     """The samples on which candidates are compared, and their folds."""
 
-    def __init__(self, task: Task, once: bool = False):
+    def __init__(self, task: Task, once: bool = False, whole: bool = False):
         most = SELECTION_SAMPLES if isinstance(plain_cv(task.cv), int) else None
         self.rows, self.labels, self.shares, weights, cv = sample_of(task.source, task.generator, most, task.cv)
         self.task, self.n_classes = task, task.n_classes
         self.weights = torch.ones_like(self.rows[:, 0], dtype=torch.float64) if weights is None else weights.double()
         strata = strata_of(self.labels, self.shares, self.weights)
         assert strata is not None
+        self.moments = moments_by_label(task.description.class_means, task.source) if whole else None
+        if whole:
+            strata = self._take(few_of_each_class(strata, self.weights, task.description.class_weights), strata)
         self.groups = cv.groups if isinstance(cv, Grouped) else None  # (n,)
         cv = regroup(cv, 0.2) if once and _suffices_once(strata, self.n_classes) else cv
         folds = hold_outs(cv, self.labels, task.generator, shares=self.shares, weights=self.weights)
         self.strata = strata.to(self.rows.device)
-        folds = [fold for fold in folds if self._has_all_classes(fold.kept)]
+        if whole:  # the other rows are the training part
+            folds = [Split(torch.zeros_like(self.weights, dtype=torch.bool), self.weights > 0)] if len(strata) else []
+        folds = [fold for fold in folds if whole or self._has_all_classes(fold.kept)]
         self.n_folds = len(folds)
         nothing = self.strata.new_zeros(len(self.strata), 0, dtype=torch.bool)
         self.kept, self.held_out = (
@@ -131,6 +136,30 @@ class Comparison:
         self.missing = bool((self.observed < 1).any())
         self.recoding: Recoding | None = None
         self._clusters: dict[tuple[bool, int, tuple[int, ...]], Clusters] = {}
+
+    def _take(self, chosen: Tensor, strata: Tensor) -> Tensor:
+        """Keep a part of the samples, (n,), and of their strata."""
+        there = chosen.to(self.rows.device)
+        self.rows, self.weights = self.rows[there], self.weights[there]
+        self.labels, self.shares = (part if part is None else part[there] for part in (self.labels, self.shares))
+        return strata[chosen]
+
+    @cached_property
+    def matrices(self) -> ClassMatrices | None:
+        """The scatters of all rows but the samples, where these are held out of all rows (class-moments)."""
+        if self.moments is None:
+            return None
+        return ClassMatrices.of(without_rows(self.moments, Block(self.rows, self.labels, self.shares, self.weights)))
+
+    def thinned(self, every: int) -> Comparison:
+        """The comparison on every so many of the samples, where they are held out of all rows."""
+        other = copy.copy(self)
+        for name in ("plain", "known_shares", "prior", "noise"):
+            vars(other).pop(name, None)
+        for name in ("rows", "labels", "shares", "weights", "strata", "kept", "held_out", "observed"):
+            part = vars(self)[name]
+            vars(other)[name] = part if part is None else part[::every]
+        return other
 
     def recoded(self) -> Comparison:
         """The same samples and folds with numbers in place of categories."""
@@ -178,6 +207,8 @@ class Comparison:
         return warp is not None and bool(warp.transformed.any())
 
     def _view(self, rows: Tensor, warp: Warp | None) -> _View:
+        if self.matrices is not None:
+            return _View(rows, None, self.task.description, [self.matrices.described(self.task.description)])
         every, *folds = (
             describe(self.source(rows, kept), self.n_classes, self.task.generator) for kept in (None, *self.kept.T)
         )
@@ -340,7 +371,7 @@ class Comparison:
         described = list(zip(view.folds, splits, strict=True))
         every = torch.nn.functional.one_hot(self.strata.clamp_min(0), self.n_classes)
         shares = every if self.shares is None else self.shares
-        return ShrinkagePath(view.rows, self.task.structure, shares, self.weights, described, target)
+        return ShrinkagePath(view.rows, self.task.structure, shares, self.weights, described, target, self.matrices)
 
     def best_of_path(self, scores: list[Tensor]) -> tuple[int, Tensor, float]:
         """The position of the strength with the smallest loss, its combined scores (n, C), and the loss."""
@@ -389,6 +420,18 @@ def _train(structure: Structure, members: list[MemberFit], source: TensorSource)
 def has_own_matrices(structure: Structure) -> bool:
     """Whether every component has its own covariance matrix."""
     return structure.is_unrestricted and not structure.shares_across_classes
+
+
+def few_of_each_class(strata: Tensor, weights: Tensor, class_weights: Tensor) -> Tensor:
+    """Mask (n,) of the first samples of each class, up to a fifth of the weight of the class."""
+    weights, class_weights = weights.cpu(), class_weights.cpu()
+    order = strata.argsort(stable=True)
+    sorted_strata, sums = strata[order], weights[order].cumsum(0)
+    totals = torch.zeros_like(class_weights).index_add_(0, strata, weights)
+    before = (totals.cumsum(0) - totals)[sorted_strata]
+    chosen = torch.zeros(len(strata), dtype=torch.bool)
+    chosen[order] = sums - before <= 0.2 * class_weights[sorted_strata]
+    return chosen
 
 
 def _suffices_once(strata: Tensor, n_classes: int) -> bool:

@@ -15,6 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from mixtura.engine.tuning import FEW_VALUES
 from mixtura.model.temperature import Temperature, average_posteriors
 from mixtura.selection.comparison import COARSE, CandidateFit, Comparison
 from mixtura.selection.missingness import choose_strength, held_out_factors
@@ -67,7 +68,8 @@ class PoolRule:
             averaged = (len(members) + 1) / (probabilities[members].sum(0) + probabilities)
             values = averaged.log() @ weights
             if len(set(members)) == self.most:
-                values = torch.full_like(values, math.inf).index_copy(0, torch.tensor(members), values[members])
+                among = torch.tensor(members, device=values.device)
+                values = torch.full_like(values, math.inf).index_copy(0, among, values[among])
             best = int(values.argmin())
             if not values[best] < own @ weights:
                 break
@@ -91,24 +93,26 @@ def estimate_selection(
 
     They also choose the strength of the factor of missing values.
     """
+    device = trials[0].fit.scores.device if trials[0].fit.scores.numel() > FEW_VALUES else torch.device("cpu")
     sizes = [math.inf if not trial.fit.candidate.is_density else trial.fit.n_parameters for trial in trials]
-    sizes = torch.tensor(sizes, dtype=torch.float64)  # infinite for candidates that cannot be the first member
-    scored = comparison.scored.cpu().nonzero()[:, 0]
-    part = draw_rows(len(scored), MOST_SAMPLES, torch.Generator().manual_seed(0))
-    shares, scores = comparison.known_shares.cpu()[part], [trial.fit.scores.cpu()[part] for trial in trials]
-    weights, observed = (values.cpu()[scored[part]] for values in (comparison.weights, comparison.observed))
+    # Infinite for candidates that cannot be the first member.
+    sizes = torch.tensor(sizes, dtype=torch.float64, device=device)
+    scored = comparison.scored.nonzero()[:, 0].to(device)
+    part = draw_rows(len(scored), MOST_SAMPLES, torch.Generator().manual_seed(0)).to(device)
+    shares, scores = comparison.known_shares.to(device)[part], [trial.fit.scores.to(device)[part] for trial in trials]
+    weights, observed = (values.to(device)[scored[part]] for values in (comparison.weights, comparison.observed))
     prior, missingness = weights @ shares / weights.sum(), comparison.task.missingness
     class_prior = comparison.task.class_prior  # acts after the temperature
-    given = None if class_prior is None else torch.where(prior > 0, class_prior.cpu() / prior, 1.0).log()
+    given = None if class_prior is None else torch.where(prior > 0, class_prior.to(device) / prior, 1.0).log()
     at_all = torch.stack([tempered_losses(own, shares, observed, 1, comparison.noise, prior) for own in scores])
     temperatures, penalties = grid(at_all), penalties_of(at_all)
-    factors = None if missingness is None else held_out_factors(comparison, missingness).cpu()[part]
+    factors = None if missingness is None else held_out_factors(comparison, missingness).to(device)[part]
     noise = comparison.noise if rule.temperature is None else 0.0
     calibration = partial(Temperature, log_prior_change=given, noise=noise, log_prior=prior.log() if noise else None)
 
     def log_posteriors(weights: Tensor) -> Tensor:
         numbers = (at_all @ weights + penalties).argmin(1)  # (T,)
-        members = rule.members(at_all[torch.arange(len(trials)), numbers], weights, sizes)
+        members = rule.members(at_all[torch.arange(len(trials), device=device), numbers], weights, sizes)
         values = (
             temperatures[numbers[members]].tolist() if rule.temperature is None else [rule.temperature] * len(members)
         )
@@ -129,7 +133,7 @@ def estimate_selection(
         strength = choose_strength(alone, factors, shares, weights, comparison.noise, rule.informative)
         return tempered.apply(average, observed, strength * factors.T).log_softmax(0).T
 
-    groups = None if comparison.groups is None else comparison.groups[scored[part]].unique(return_inverse=True)[1]
+    groups = None if comparison.groups is None else comparison.groups[scored[part].cpu()].unique(return_inverse=True)[1]
     return estimate_performance(log_posteriors, shares, weights, groups)
 
 
@@ -156,7 +160,7 @@ def estimate_performance(
         None if every bootstrap sample has all samples.
     """
     generator, scores = torch.Generator().manual_seed(0), []
-    units = torch.arange(len(weights)) if groups is None else groups
+    units = torch.arange(len(weights)) if groups is None else groups.cpu()
     n_units = int(units.max()) + 1
     for _ in range(N_BOOTSTRAPS):
         counts = torch.randint(n_units, (n_units,), generator=generator).bincount(minlength=n_units)[units]

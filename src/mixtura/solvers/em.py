@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mixtura.covariances import Full, FullCovariance
 from mixtura.engine.evaluator import too_wide_for_products
-from mixtura.engine.passes import summarise
+from mixtura.engine.passes import moments_by_label, summarise
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import threads_for
 from mixtura.files.registry import storable
@@ -22,7 +23,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import Assigned, Joint
 from mixtura.roles import Covariance, Info, Objective, Prior, Structure
 from mixtura.solvers.problem import Problem, needs_pseudo_moments
-from mixtura.values.moments import DenseForm, DiagonalForm, Form, Moments, PseudoMoments, concatenate
+from mixtura.values.moments import DenseForm, DiagonalForm, Form, Moments, PseudoMoments
 
 ILL_DEFINED = (
     "Fitting the mixture model failed because some components have ill-defined empirical covariance (for instance "
@@ -162,7 +163,8 @@ def first_update(
     by_hand, start = replace(problem, source=source, objective=Assigned(), class_prior=None), rough
     missing = bool(rows.sum().isnan())
     if not missing and too_wide_for_products(rough.covariance):
-        updated = (solver or EM()).maximised(by_hand, start, moments_of_assigned(rough, rows, weights, components))
+        moments = moments_by_label(rough.means, source, rough.covariance, problem.memory_limit)
+        updated = (solver or EM()).maximised(by_hand, start, moments)
     else:
         if missing:
             # Each component is a class of its own: samples with missing values are conditioned on theirs alone.
@@ -175,19 +177,47 @@ def first_update(
     )
 
 
-def moments_of_assigned(mixture: Mixture, rows: Tensor, weights: Tensor, components: Tensor) -> Moments:
-    """The moments about the means of complete rows that belong to one component each, without any score.
+PARTS = 8  # of the classes, whose matrices are updated one part after the other
 
-    A row costs D^2 multiplications, whatever the number of components.
+
+def mixture_of_moments(moments: Moments, structure: Structure, problem: Problem) -> Mixture:
+    """One component of each class from the moments of the classes (map-update).
+
+    Beside the moments and the result there are no arrays of the size of all matrices.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of the classes, in the dense form.
+    structure : Structure
+        Of unrestricted covariances.
+    problem : Problem
+        The problem that the mixture solves.
+
+    Returns
+    -------
+    mixture : Mixture
     """
-    covariance, means, parts = mixture.covariance, mixture.means, []
-    for k in range(mixture.n_components):
-        own = components == k
-        deviations, shares = (rows[own].double() - means[k]).unsqueeze(0), weights[own].double().unsqueeze(0)
-        seconds = covariance.select(slice(k, k + 1)).second_moments(deviations, shares)
-        firsts = (shares.unsqueeze(1) @ deviations).squeeze(1)
-        parts.append(Moments(shares.sum(1), firsts, seconds, covariance.form, means[k : k + 1]))
-    return concatenate(parts)
+    n_classes, log_weights = len(moments.counts), moments.counts.log() - moments.counts.sum().log()
+    class_of = torch.arange(n_classes, device=log_weights.device)
+
+    def updated(part: slice) -> tuple[Tensor, Any]:
+        own, own_classes = moments.select(part), class_of[part] - part.start
+        variances = torch.ones_like(own.firsts)
+        start = structure.start(variances, variances[:0], own_classes[:0], own_classes)
+        rough = Mixture(log_weights[part], own.reference, start, own_classes)
+        means, scatter = updated_means(rough, own, problem.pseudo_moments)
+        return means, start.updated(scatter, problem.pseudo_moments, problem.floor)
+
+    if not isinstance(structure, Full):
+        return Mixture(log_weights, *updated(slice(0, n_classes)), class_of)
+    means, matrices, factors = (torch.empty_like(part) for part in (moments.firsts, *2 * moments.seconds))
+    repaired, step = torch.zeros_like(class_of, dtype=torch.bool), -(-n_classes // PARTS)
+    for first in range(0, n_classes, step):
+        part = slice(first, first + step)
+        means[part], own = updated(part)
+        matrices[part], factors[part], repaired[part] = own.matrices, own.factors, own.repaired
+    return Mixture(log_weights, means, FullCovariance.factorised(matrices, factors, repaired), class_of)
 
 
 # gamma_t = (t + 1)^-DECAY: any exponent between 0.5 and 1 converges (Cappé and Moulines 2009); small ones forget the

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+# Numbers in matrices above which they are shifted by products of vectors, which need no other array of this size.
+MOST_TOGETHER = 2**22
+
 
 class Form(Protocol):
     """Storage of second moments: a linear function of the D x D matrix of a component, one tensor per part.
@@ -103,6 +106,23 @@ class Moments:
         seconds = tuple(a + b for a, b in zip(self.seconds, other.seconds, strict=True))
         return Moments(self.counts + other.counts, self.firsts + other.firsts, seconds, self.form, self.reference)
 
+    def copied(self) -> Moments:
+        """The same numbers in memory of their own."""
+        seconds = tuple(part.clone() for part in self.seconds)
+        return Moments(self.counts.clone(), self.firsts.clone(), seconds, self.form, self.reference)
+
+    def select(self, components: slice) -> Moments:
+        """The moments of some components."""
+        seconds = tuple(part[components] for part in self.seconds)
+        reference = self.reference.expand_as(self.firsts)[components]
+        return Moments(self.counts[components], self.firsts[components], seconds, self.form, reference)
+
+    @property
+    def within(self) -> Tensor:
+        """The sum of the scatters of all components about their means, (D, D), of the dense form."""
+        means = self.firsts / self.counts.clamp_min(1e-300).unsqueeze(-1)
+        return self.seconds[0].sum(0) - self.firsts.T @ means
+
     def scaled(self, factor: float | Tensor) -> Moments:
         """Multiply A by a factor: a number, or one number per component."""
         if not isinstance(factor, Tensor):
@@ -120,6 +140,10 @@ class Moments:
         """
         shift = (reference - self.reference).expand_as(self.firsts)  # (K, D)
         weighted = self.counts.unsqueeze(-1) * shift
+        if self.seconds[0].ndim == 3 and len(self.seconds) == 1 and self.seconds[0].numel() > MOST_TOGETHER:
+            both = torch.stack((shift, self.firsts), 2), torch.stack((weighted - self.firsts, -shift), 1)
+            seconds: tuple[Tensor, ...] = (torch.baddbmm(self.seconds[0], *both),)
+            return Moments(self.counts, self.firsts - weighted, seconds, self.form, reference)
         # counts d d' - d firsts' - firsts d' = d (counts d - firsts)' - firsts d': two outer products instead of three.
         forward = self.form.outer(shift, weighted - self.firsts)
         backward = self.form.outer(self.firsts, shift)
@@ -154,18 +178,6 @@ class Moments:
             seconds=tuple(pool(part) for part in self.seconds),
             reference=torch.zeros_like(self.firsts[0]),
         )
-
-
-def concatenate(parts: Sequence[Moments]) -> Moments:
-    """Join the moments of the components of all parts, in order; each part keeps its reference as (K, D)."""
-    first = parts[0]
-    return replace(
-        first,
-        counts=torch.cat([p.counts for p in parts]),
-        firsts=torch.cat([p.firsts for p in parts]),
-        seconds=tuple(torch.cat(group) for group in zip(*(p.seconds for p in parts), strict=True)),
-        reference=torch.cat([p.reference.expand_as(p.firsts) for p in parts]),
-    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,290 @@
+"""python -m benchmarks embeddings [PART ...]: fits to features of a frozen network beside logistic regression.
+
+Parts: `map` (a memory map of 200 000 x 384 features, 100 classes, in a process of its own), `card` (1 000 000 x 768
+features, 1000 classes, on a GPU), `small` (a try of both). Writes results/embeddings.*.
+
+Features are generated: their covariance has a spectrum that falls as 1 / j. In "own covariances" every class has a
+mean, a covariance with other variances along the same axes, and eight axes of its own. In "linear teacher" the labels
+are drawn from a linear softmax of the features, the model of logistic regression.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import platform
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import mixtura
+from mixtura import MixtureClassifier
+
+RESULTS = Path(__file__).parent / "results"
+SIZES = {"map": (200_000, 384, 100), "card": (1_000_000, 768, 1000), "small": (30_000, 128, 20)}
+N_TEST = 20_000
+KINDS = ("own covariances", "linear teacher")
+STEPS, PENALTY = 40, 1e-5  # of L-BFGS; of the squares of the weights of scaled features
+OWN_AXES, SPREAD, APART = 8, 0.05, 0.2  # of a class: axes, scatter of log scales, distance of means
+SHARPNESS = 3.0  # of the teacher
+
+
+class Features:
+    """A generator of features and labels, drawn in parts."""
+
+    def __init__(self, kind: str, size: int, n_classes: int, device: str):
+        self.kind, self.size, self.n_classes, self.device = kind, size, n_classes, device
+        self.random = torch.Generator(device).manual_seed(0)
+        self.scales = torch.arange(1, size + 1, device=device).float().rsqrt()
+        self.axes = torch.linalg.qr(self._normal(size, size))[0]
+        self.means = APART * self._normal(n_classes, size) * self.scales
+        self.own_scales = self.scales * (SPREAD * self._normal(n_classes, size)).exp()
+        self.own = self._normal(n_classes, OWN_AXES, size) * self.scales / size**0.5
+        self.teacher = SHARPNESS * self._normal(size, n_classes)
+
+    def _normal(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.random, device=self.device)
+
+    def draw(self, n_rows: int) -> tuple[Tensor, Tensor]:
+        """Rows (n, D) in float32, and their labels (n,)."""
+        z = self._normal(n_rows, self.size)
+        if self.kind == "linear teacher":
+            z *= self.scales
+            noise = -torch.empty(n_rows, self.n_classes, device=self.device).exponential_(generator=self.random).log()
+            return z @ self.axes, (z @ self.teacher + noise).argmax(1)
+        labels = torch.randint(self.n_classes, (n_rows,), generator=self.random, device=self.device)
+        rows = self.means[labels] + self.own_scales[labels] * z
+        factors = self._normal(n_rows, OWN_AXES, 1)
+        for axis in range(OWN_AXES):
+            rows += factors[:, axis] * self.own[labels, axis]
+        return rows @ self.axes, labels
+
+    def parts(self, n_rows: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, n_rows, 2**15):
+            yield self.draw(min(2**15, n_rows - start))
+
+
+class Logistic:
+    """Logistic regression of scaled features by 40 steps of L-BFGS on all rows, in plain torch."""
+
+    def fit(self, X: Tensor, y: Tensor) -> Logistic:
+        self.mean, self.scale = X.float().mean(0), X.float().std(0)
+        n_classes = int(y.max()) + 1
+        rows = ((X.float() - self.mean) / self.scale).contiguous()
+        self.weight = torch.zeros(n_classes, X.shape[1], device=X.device, requires_grad=True)
+        self.bias = torch.zeros(n_classes, device=X.device, requires_grad=True)
+        solver = torch.optim.LBFGS([self.weight, self.bias], max_iter=STEPS, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            solver.zero_grad()
+            total = torch.zeros((), device=X.device)
+            for part, labels in zip(rows.split(2**17), y.split(2**17), strict=True):
+                value = functional.cross_entropy(part @ self.weight.T + self.bias, labels, reduction="sum") / len(rows)
+                value.backward()
+                total += value.detach()
+            penalty = PENALTY * self.weight.square().sum()
+            penalty.backward()
+            return total + penalty.detach()
+
+        solver.step(loss)
+        return self
+
+    @torch.no_grad()
+    def predict_proba(self, X: Tensor) -> Tensor:
+        return (((X.float() - self.mean) / self.scale) @ self.weight.T + self.bias).softmax(1)
+
+
+def seconds_of(call: Callable[[], Any], device: str) -> tuple[Any, float, float]:
+    """The result, seconds by the clock, and seconds of processor time."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    began, processor = time.perf_counter(), time.process_time()
+    result = call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return result, time.perf_counter() - began, time.process_time() - processor
+
+
+def judged(model: Any, X: Any, y: Any, X_test: Any, y_test: Tensor, device: str) -> dict[str, float]:
+    """Seconds of a fit and of the predictions of the test rows, error in per cent and log-loss."""
+    _, seconds, processor = seconds_of(lambda: model.fit(X, y), device)
+    answers, predicting, _ = seconds_of(lambda: model.predict_proba(X_test), device)
+    probabilities = torch.as_tensor(answers).double().cpu()
+    labels = y_test.cpu()
+    own = probabilities.gather(1, labels.unsqueeze(1)).clamp_min(1e-300)
+    wrong = (probabilities.argmax(1) != labels).double().mean()
+    return {
+        "seconds": seconds,
+        "processor seconds": processor,
+        "predicting": predicting,
+        "error": 100 * float(wrong),
+        "log-loss": float(-own.log().mean()),
+    }
+
+
+def what_was_chosen(model: MixtureClassifier) -> str:
+    assert model.search_ is not None
+    return " + ".join(str(member.what["covariance_type"]) for member in model.search_.members)
+
+
+def of_memory_map(path: str, rival: str) -> dict[str, Any]:
+    """A fit to a memory map, and the largest memory of this process, in MB, before it and in all."""
+    rows = np.load(f"{path}/rows.npy", mmap_mode="r")
+    labels = np.load(f"{path}/labels.npy")
+    test, y_test = np.load(f"{path}/test.npy"), torch.from_numpy(np.load(f"{path}/test_labels.npy"))
+    before = peak_memory()
+    if rival == "mixture":
+        model: Any = MixtureClassifier(random_state=0)
+        result = judged(model, rows, labels, test, y_test, "cpu") | {"chosen": what_was_chosen(model)}
+    else:
+        result = judged(
+            Logistic(),
+            torch.from_numpy(np.array(rows)),
+            torch.from_numpy(labels),
+            torch.from_numpy(test),
+            y_test,
+            "cpu",
+        )
+    return result | {"memory before": before, "memory": peak_memory()}
+
+
+def peak_memory() -> float:
+    """The largest memory of this process so far without pages of files, in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    anonymous = next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
+    return max(anonymous, Watch.largest)
+
+
+class Watch:
+    """The largest anonymous memory of this process, seen every 20 ms."""
+
+    largest = 0.0
+
+
+def watched(queue: Any, *arguments: Any) -> None:
+    import threading
+
+    def watch() -> None:
+        while True:
+            Watch.largest = peak_memory()
+            time.sleep(0.02)
+
+    threading.Thread(target=watch, daemon=True).start()
+    warnings.simplefilter("ignore")
+    queue.put(of_memory_map(*arguments))
+
+
+def map_part(size: str) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    n_rows, n_features, n_classes = SIZES[size]
+    for kind in KINDS:
+        with tempfile.TemporaryDirectory() as path:
+            features = Features(kind, n_features, n_classes, "cpu")
+            rows = np.lib.format.open_memmap(f"{path}/rows.npy", "w+", np.float32, (n_rows, n_features))
+            labels, start = np.empty(n_rows, np.int64), 0
+            for part, own in features.parts(n_rows):
+                rows[start : start + len(part)], labels[start : start + len(part)] = part.numpy(), own.numpy()
+                start += len(part)
+            rows.flush()
+            test, test_labels = features.draw(N_TEST)
+            for name, values in (("labels", labels), ("test", test.numpy()), ("test_labels", test_labels.numpy())):
+                np.save(f"{path}/{name}.npy", values)
+            del rows, features
+            for rival in ("mixture", "logistic regression"):
+                context = multiprocessing.get_context("spawn")
+                queue = context.Queue()
+                process = context.Process(target=watched, args=(queue, path, rival))
+                process.start()
+                results.setdefault(kind, {})[rival] = queue.get()
+                process.join()
+                print(kind, rival, results[kind][rival], flush=True)
+    return results
+
+
+def card_part(size: str, device: str) -> dict[str, Any]:
+    """Fits to rows on the card in single and half precision, and from pinned memory; each is the second of two."""
+    results: dict[str, Any] = {}
+    n_rows, n_features, n_classes = SIZES[size]
+    for kind in KINDS:
+        features = Features(kind, n_features, n_classes, device)
+        rows, labels = torch.empty(n_rows, n_features, device=device), torch.empty(n_rows, dtype=torch.int64).to(device)
+        start = 0
+        for part, own in features.parts(n_rows):
+            rows[start : start + len(part)], labels[start : start + len(part)] = part, own
+            start += len(part)
+        test, y_test = features.draw(N_TEST)
+        del features
+        of_kind: dict[str, Any] = {}
+        for name in ("mixture", "mixture, half precision", "mixture, pinned memory", "logistic regression"):
+            X, y, X_test = rows, labels, test
+            options: dict[str, Any] = {}
+            if "half" in name:
+                X, X_test = rows.half(), test.half()
+            elif "pinned" in name and device == "cuda":
+                X, y, options = rows.cpu().pin_memory(), labels.cpu(), {"device": device}
+            for _ in range(2):
+                model: Any = Logistic() if "logistic" in name else MixtureClassifier(random_state=0, **options)
+                of_kind[name] = judged(model, X, y, X_test, y_test, device)
+                if isinstance(model, MixtureClassifier):
+                    of_kind[name]["chosen"] = what_was_chosen(model)
+                del model
+            print(kind, name, of_kind[name], flush=True)
+        results[kind] = of_kind
+    return results
+
+
+def as_markdown(results: dict[str, Any]) -> str:
+    description = (__doc__ or "").split("\n\n", 2)[2].strip()
+    lines = ["# Features of a frozen network", "", "Written by `python -m benchmarks embeddings`.", description]
+    lines += [f"Logistic regression: {STEPS} steps of L-BFGS on all rows, penalty {PENALTY:g}, in plain torch."]
+    titles = {
+        "map": "A memory map, {n:,} x {d}, {c} classes, on a CPU",
+        "card": "Rows on a GPU, {n:,} x {d}, {c} classes",
+    }
+    for part, title in titles.items():
+        if part not in results:
+            continue
+        n, d, c = SIZES[part]
+        on_host = part == "map"
+        extra = "memory, MB" if on_host else f"predictions of {N_TEST:,} rows, s"
+        timed = "processor s" if on_host else "s"
+        lines += ["", "## " + title.format(n=n, d=d, c=c), "", results[part]["machine"], ""]
+        lines += [f"| features | model | covariances | {timed} | {extra} | error, % | log-loss |", "|---" * 7 + "|"]
+        for kind in KINDS:
+            for rival, values in results[part][kind].items():
+                seconds = values["processor seconds" if on_host else "seconds"]
+                other = f"{values['memory']:.0f}" if on_host else f"{values['predicting']:.2f}"
+                lines.append(
+                    f"| {kind} | {rival} | {values.get('chosen', '')} | {seconds:.1f} | {other} "
+                    f"| {values['error']:.2f} | {values['log-loss']:.4f} |"
+                )
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks embeddings", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=("map", "card", "small"), default=["map"])
+    parser.add_argument("--out", type=Path, default=RESULTS / "embeddings.json")
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    results = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {}
+    for part in options.parts:
+        if part == "small":
+            map_part("small"), card_part("small", device)
+            continue
+        machine = torch.cuda.get_device_name() if part == "card" and device == "cuda" else platform.machine()
+        machine += f", {torch.get_num_threads()} threads" if part == "map" else ""
+        measured = map_part(part) if part == "map" else card_part(part, device)
+        results[part] = {"machine": f"{machine}, torch {torch.__version__}, mixtura {mixtura.__version__}", **measured}
+        options.out.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+        options.out.with_suffix(".md").write_text(as_markdown(results), "utf-8")
