@@ -86,6 +86,7 @@ GALLERY = [  # others come after these
     "reading_a_model",
     "pictures_and_deployment",
     "sentence_embeddings",
+    "head_of_a_frozen_network",
     "text_topics",
     "mixed_features",
     "plot_discriminative",

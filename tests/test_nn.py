@@ -566,6 +566,75 @@ def test_an_estimator_has_the_probabilities_of_its_head(make):
         assert_close(head.to_estimator().score_samples(x.numpy()), head.log_density(x), 1e-6)
 
 
+ESTIMATORS = {
+    **{kind: {"covariance_type": kind} for kind in ("full", "tied", "diag", "spherical", "low_rank")},
+    "several": {"n_components": {0: 1, 1: 3, 2: 2}},
+    "own class": {"covariance_type": mixtura.covariances.Tied(mixtura.covariances.Full(), per_class=True)},
+    "selected": {"n_components": "auto", "average": 1, "warp": None},
+}
+
+
+@pytest.mark.parametrize("density", [False, True])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_head_from_an_estimator_has_its_probabilities_and_gives_it_back(name, density):
+    X, y = load_wine(return_X_y=True)
+    X = (X - X.mean(0)) / X.std(0) * np.geomspace(0.1, 10, 13) + 3
+    model = MixtureClassifier(**{"n_components": 2, "random_state": 0} | ESTIMATORS[name]).fit(X, y)
+    temperature = 1.0 if density else model.temperature_
+    expected = torch.from_numpy(model.predict_joint_log_proba(X) / temperature).softmax(1)
+    head = MixtureHead.from_estimator(model, density).double().eval()
+    assert_close(head(torch.from_numpy(X)).softmax(1), expected, 2e-2 if density else 1e-3, 1.0)
+    again = MixtureHead.from_estimator(head.to_estimator(), density).double().eval()
+    assert_close(
+        again(torch.from_numpy(X)).softmax(1), head(torch.from_numpy(X)).softmax(1), 2e-2 if density else 1e-3, 1.0
+    )
+
+
+def test_what_is_no_model_of_the_features_has_no_head():
+    X, y = load_wine(return_X_y=True)
+    model = MixtureClassifier(1, warp="johnson", random_state=0).fit(X, y)
+    with pytest.raises(
+        ValueError, match=r"as they are, but this MixtureClassifier transforms the features; fit it with"
+    ):
+        MixtureHead.from_estimator(model)
+
+
+@pytest.fixture
+def wide_features():
+    """Features of one unit, whose classes differ in their means alone, or in their scales too."""
+    rng = np.random.default_rng(0)
+    y = np.arange(600) % 3
+    X = rng.normal(size=(600, 110)) * np.geomspace(0.3, 3, 110) + 0.35 * rng.normal(size=(3, 110))[y]
+    return {"none": (X, y), "full": (X * np.array([0.8, 1.0, 1.3])[y, None], y)}
+
+
+@pytest.mark.parametrize("kind", ["none", "full"])
+def test_wide_features_give_the_closed_form(wide_features, kind):
+    X, y = wide_features[kind]
+    head = MixtureHead.from_features(X, y, random_state=0).double().eval()
+    assert head.quadratic == kind
+    model = MixtureClassifier(random_state=0, average=1).fit(X, y)
+    assert model.search_.best.what["covariance_type"] == {"none": "tied", "full": "full"}[kind]
+    expected = torch.from_numpy(model.predict_joint_log_proba(X) / model.temperature_).softmax(1)
+    assert_close(head(torch.from_numpy(X)).softmax(1), expected, 1e-4, 1.0)
+    assert_close(head.refit(X, y, random_state=0)(torch.from_numpy(X)).softmax(1), expected, 1e-4, 1.0)
+    given = MixtureHead.from_features(X, y, prior="default", random_state=0)
+    assert given.quadratic == "full"
+
+
+@pytest.mark.parametrize("quadratic", ["none", "full"])
+def test_a_head_of_the_other_kind_takes_its_own_closed_form(wide_features, quadratic):
+    X, y = wide_features["none" if quadratic == "full" else "full"]
+    head = MixtureHead.from_features(X, y, quadratic=quadratic, random_state=0).double().eval()
+    assert head.quadratic == quadratic
+    kind = {"none": "tied", "full": "full"}[quadratic]
+    trials = MixtureClassifier(random_state=0, average=1).fit(X, y).search_
+    best = min((trial for trial in trials if trial.what["covariance_type"] == kind), key=lambda trial: trial.score).what
+    model = MixtureClassifier(1, covariance_type=kind, prior=best["prior"]).fit(X, y)
+    expected = torch.from_numpy(model.predict_joint_log_proba(X) / best["temperature"]).softmax(1)
+    assert_close(head(torch.from_numpy(X)).softmax(1), expected, 1e-4, 1.0)
+
+
 def test_an_estimator_from_a_head_can_be_saved(tmp_path):
     model = train(MixtureHead(D, C, 2), *rows_and_labels(), n_steps=3).to_estimator()
     x = rows_and_labels(seed=1)[0].numpy()

@@ -346,6 +346,13 @@ def head_sizes(rows: Tensor, n_classes: int, n_features: int, n_classes_of_head:
         )
 
 
+def convertible_to_head(warp: Any, encoding: Any, name: str) -> None:
+    """Check that a model describes the features as they are."""
+    if warp is not None or encoding is not None:
+        what = "transforms the features; fit it with warp=None" if encoding is None else "has categorical features"
+        raise ValueError(f"A head has the features of a network as they are, but this {name} {what}.")
+
+
 def head_features(values: Tensor, n_features: int, name: str) -> None:
     """Check that features are floating-point tensors (..., D), for the head of this name."""
     if not isinstance(values, Tensor):

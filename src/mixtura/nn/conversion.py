@@ -28,12 +28,15 @@ from mixtura.nn.pruned import without_offsets
 from mixtura.nn.running_density import MOMENTUM
 from mixtura.numerics.linalg import safe_cholesky
 from mixtura.roles import Covariance, Structure
+from mixtura.selection.candidates import WIDE
 from mixtura.values.features import QUADRATICS, Coefficients
 
 # Number of batches that a fit to all features counts as when training continues: the memory of the running density.
 REMEMBERED = 1 / MOMENTUM
-# Up to this many features a linear head is initialised from one full covariance; beyond, from a low-rank one.
-MOST_FEATURES_FULL = 512
+# Up to this many features heads are initialised from closed forms, whose time grows with the cube of their number;
+# beyond, from covariances of low rank.
+MOST_FEATURES_CLOSED = 1024
+QUADRATIC_OF = {"tied": "none", "full": "full"}
 
 
 # ---- from features ---------------------------------------------------------------------------------------------------
@@ -48,8 +51,22 @@ def read_features(X: Any, y: Any) -> tuple[Tensor, np.ndarray, int]:
     return rows.double(), labels, max(2, len(checks.distinct(labels)))
 
 
-def refit(head: Any, X: Any, y: Any, logits: bool, options: dict[str, Any]) -> None:
-    """See MixtureHead.refit."""
+def from_features(make: Any, X: Any, y: Any, n_components: int, quadratic: str, options: dict[str, Any]) -> Any:
+    """See MixtureHead.from_features; `make` is the class of the head."""
+    own = {name: options.pop(name) for name in ("rank", "density", "threshold") if name in options}
+    rows, labels, n_classes = read_features(X, y)
+    size, fits = rows.shape[1], None
+    if quadratic == "auto":
+        quadratic = "low_rank" if size > MOST_FEATURES_CLOSED else "full"
+        if _has_closed_form(size, n_components, options) and not own.get("density"):
+            fits = closed_forms(rows, labels, None, options)
+            quadratic = QUADRATIC_OF[fits[0]]
+    head = make(size, n_classes, n_components, quadratic, **own).to(rows.device)
+    return refit(head, rows, labels, True, options, fits)
+
+
+def refit(head: Any, X: Any, y: Any, logits: bool, options: dict[str, Any], fits: Any = None) -> Any:
+    """See MixtureHead.refit; `fits` is the result of `closed_forms`, if it is known."""
     rows, labels, n_classes = read_features(X, y)
     checks.head_sizes(rows, n_classes, head.n_features, head.n_classes)
     normaliser = head.normaliser if logits else None  # changing it would change the logits
@@ -57,15 +74,81 @@ def refit(head: Any, X: Any, y: Any, logits: bool, options: dict[str, Any]) -> N
         normaliser.running_mean.copy_(rows.mean(0))
         normaliser.running_var.copy_(rows.var(0, correction=0))
     centre, scale = (part.to(rows) for part in head.frame())
-    model = MixtureClassifier(head.n_components, covariance_type=_structure(head), **options)
-    mixture = model.fit((rows - centre) / scale, labels).mixture_
+    kinds = {quadratic: kind for kind, quadratic in QUADRATIC_OF.items()}
+    temperature = 1.0
+    if head.quadratic in kinds and not head.density and _has_closed_form(rows.shape[1], head.n_components, options):
+        _, mixture, temperature = fits or closed_forms(rows, labels, kinds[head.quadratic], options)
+        with computing():
+            mixture = _in_units(mixture, centre, scale)
+    else:
+        model = MixtureClassifier(head.n_components, covariance_type=_structure(head), **options)
+        mixture = model.fit((rows - centre) / scale, labels).mixture_
+    return initialise(head, mixture, logits, temperature)
+
+
+def initialise(head: Any, mixture: Mixture, logits: bool = True, temperature: float = 1.0) -> Any:
+    """Set a head from a mixture of normalised features, whose log joints are divided by the temperature."""
     with computing():
         if logits:
-            _initialise(head, _padded(mixture, head.n_components))
+            _initialise(head, _padded(mixture, head.n_components), temperature)
         if head.running_density is not None:
             padded = _padded(mixture, head.n_components)
             head.running_density.keep(replace(padded, covariance=_without_smallest(padded.covariance)))
             head.running_density.n_batches.fill_(REMEMBERED)
+    return head
+
+
+def _has_closed_form(size: int, n_components: int, options: dict[str, Any]) -> bool:
+    """Whether held-out samples choose the strength of shrinkage of one Gaussian per class (closed-forms)."""
+    return WIDE <= size <= MOST_FEATURES_CLOSED and n_components == 1 and "prior" not in options
+
+
+def closed_forms(rows: Tensor, labels: Any, kind: str | None, options: dict[str, Any]) -> tuple[str, Mixture, float]:
+    """The kind of covariances, "tied" or "full" or the better one, the mixture of the features, and its temperature."""
+    model = MixtureClassifier(average=1, **options).fit(rows, labels)
+    if model.search_ is None:  # a class has a single sample
+        return "full", model.mixture_, 1.0
+    selected = model.search_.best.what["covariance_type"]
+    if kind in (None, selected):
+        return selected, model.mixture_, model.temperature_
+    own = [trial for trial in model.search_ if trial.what["covariance_type"] == kind]
+    chosen = min(own, key=lambda trial: trial.score).what
+    again = MixtureClassifier(1, covariance_type=kind, prior=chosen["prior"], **options).fit(rows, labels)
+    return kind, again.mixture_, float(chosen["temperature"])
+
+
+def _in_units(mixture: Mixture, centre: Tensor, scale: Tensor) -> Mixture:
+    """The mixture of the features divided by their scales about a centre."""
+    centre, scale = centre.to(mixture.means), scale.to(mixture.means)
+    return replace(mixture, means=(mixture.means - centre) / scale, covariance=mixture.covariance.scaled(1 / scale))
+
+
+def from_estimator(make: Any, model: MixtureClassifier, density: bool) -> Any:
+    """See MixtureHead.from_estimator; `make` is the class of the head."""
+    checks.convertible_to_head(model.warp_, model.encoding_, type(model).__name__)
+    mixture, temperature = model.mixture_, 1.0 if density else model.temperature_
+    shared, rank = mixture.covariance if isinstance(mixture.covariance, TiedCovariance) else None, "auto"
+    if shared is not None and shared.n_groups == 1 and (shared.is_diagonal or not density):
+        quadratic = "none"
+    else:
+        covariance = mixture.covariance if shared is None else shared.inner.select(shared.groups)
+        if covariance.is_diagonal:
+            quadratic, covariance = "diag", DiagonalCovariance(covariance.variances())
+        elif isinstance(covariance, LowRankCovariance):
+            quadratic, rank = "low_rank", covariance.rank
+        else:
+            quadratic, covariance = "full", FullCovariance(covariance.dense())
+        mixture = replace(mixture, covariance=covariance)
+    sizes = (mixture.n_features, len(model.classes_), max(mixture.class_sizes), quadratic)
+    head = make(*sizes, rank=rank, density=density).to(mixture.means.device)
+    if head.normaliser is not None:
+        mean = mixture.weights @ mixture.means
+        variances = mixture.covariance.variances() + (mixture.means - mean).square()
+        head.normaliser.running_mean.copy_(mean)
+        head.normaliser.running_var.copy_(mixture.weights @ variances)
+    with computing():
+        mixture = _in_units(mixture, *head.frame())
+    return initialise(head, mixture, True, temperature)
 
 
 def _structure(head: Any) -> Structure:
@@ -73,7 +156,7 @@ def _structure(head: Any) -> Structure:
     if head.quadratic == "none":
         if head.density:
             return Tied(Diagonal())
-        return Tied(Full() if head.n_features <= MOST_FEATURES_FULL else low_rank)
+        return Tied(Full() if head.n_features <= MOST_FEATURES_CLOSED else low_rank)
     return {"full": Full(), "diag": Diagonal(), "low_rank": low_rank}[head.quadratic]
 
 
@@ -90,8 +173,8 @@ def _padded(mixture: Mixture, n_components: int) -> Mixture:
     return Mixture(log_weights, mixture.means[index], mixture.covariance.select(index), mixture.class_of[index])
 
 
-def _initialise(head: Any, mixture: Mixture) -> None:
-    """Set the parameters of a head from a mixture of the normalised features."""
+def _initialise(head: Any, mixture: Mixture, temperature: float) -> None:
+    """Set the parameters of a head from a mixture of the normalised features, divided by the temperature."""
     parts: Any = head.components
     if isinstance(parts, GaussianComponents):
         _initialise_gaussians(parts, mixture)
@@ -102,9 +185,10 @@ def _initialise(head: Any, mixture: Mixture) -> None:
         coefficients = without_offsets(mixture.covariance.coefficients(mixture.means, mixture.log_weights))
         weight, bias = coefficients.weights, coefficients.bias
         if coefficients.projections is not None:
-            parts.projection.copy_(coefficients.projections)
-    parts.weight.copy_(weight)
-    parts.bias.copy_(bias - bias.mean())  # a constant common to all scores has no effect
+            parts.projection.copy_(coefficients.projections / temperature**0.5)
+    assert weight is not None
+    parts.weight.copy_(weight / temperature)
+    parts.bias.copy_((bias - bias.mean()) / temperature)  # a constant common to all scores has no effect
 
 
 def _linear_coefficients(mixture: Mixture) -> tuple[Tensor, Tensor]:
@@ -113,6 +197,8 @@ def _linear_coefficients(mixture: Mixture) -> tuple[Tensor, Tensor]:
     shared, means = mixture.covariance.inner, mixture.means
     if isinstance(shared, FullCovariance):
         linear = torch.cholesky_solve(means.T, shared.factors[0]).T
+    elif shared.is_diagonal:
+        linear = means / shared.variances()
     else:
         assert isinstance(shared, LowRankCovariance)
         linear = means / shared.uniquenesses[0] - (means @ shared.projections[0]) @ shared.projections[0].T

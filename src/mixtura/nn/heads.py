@@ -268,11 +268,12 @@ class MixtureHead(nn.Module):
         return means, (variances + self.normaliser.eps).sqrt() / self.normaliser.weight
 
     @classmethod
-    def from_features(cls, X: Any, y: Any, n_components: int = 1, quadratic: str = "full", **options: Any) -> Self:
+    def from_features(cls, X: Any, y: Any, n_components: int = 1, quadratic: str = "auto", **options: Any) -> Self:
         """Create a head initialised from a `MixtureClassifier` fitted to features.
 
-        In evaluation mode the head then has the class probabilities of the fitted mixture. Its default prior makes
-        few samples per class sufficient; use "low_rank" or "diag" in high dimensions.
+        In evaluation mode the head then has the class probabilities of the fitted mixture. From 100 to 1024 features,
+        with one component per class, that is a closed form: held-out samples choose the strength of the prior and the
+        temperature (closed-forms). Otherwise EM fits it with the default prior.
 
         Parameters
         ----------
@@ -282,19 +283,36 @@ class MixtureHead(nn.Module):
             Labels; the classes of the head are the distinct labels in sorted order.
         n_components : int, default=1
             Number of components per class.
-        quadratic : {"full", "diag", "low_rank", "none"}, default="full"
-            Quadratic terms, as in the constructor.
+        quadratic : {"auto", "full", "diag", "low_rank", "none"}, default="auto"
+            Quadratic terms, as in the constructor. "auto" is "full" below 100 features, "low_rank" above 1024, and
+            between them "full" or "none", a linear head, as held-out samples choose.
         **options : dict
-            `rank`, `density` and `threshold` go to the head, all others to `MixtureClassifier`.
+            `rank`, `density` and `threshold` go to the head, all others to `MixtureClassifier`. With a `prior` there
+            is no choice.
 
         Returns
         -------
         head : MixtureHead
         """
-        own = {name: options.pop(name) for name in ("rank", "density", "threshold") if name in options}
-        rows, labels, n_classes = conversion.read_features(X, y)
-        head = cls(rows.shape[1], n_classes, n_components, quadratic, **own).to(rows.device)
-        return head.refit(rows, labels, **options)
+        return conversion.from_features(cls, X, y, n_components, quadratic, options)
+
+    @classmethod
+    def from_estimator(cls, model: Any, density: bool = False) -> Self:
+        """Create a head with the class probabilities of a fitted `MixtureClassifier`; `to_estimator` is the inverse.
+
+        Parameters
+        ----------
+        model : MixtureClassifier
+            A fitted model without a transform of the features. Of several members the head takes the best one; its
+            temperature divides the logits, unless `density` is set. The share of random labels is left out.
+        density : bool, default=False
+            As in the constructor.
+
+        Returns
+        -------
+        head : MixtureHead
+        """
+        return conversion.from_estimator(cls, model, checks.switch("density", density))
 
     def refit(self, X: Any, y: Any, *, logits: bool = True, **options: Any) -> Self:
         """Initialise this head again from a mixture fitted to features; see `from_features`.
