@@ -14,9 +14,6 @@ from mixtura.covariances import Full, Tied
 from mixtura.engine.evaluator import Evaluator
 from mixtura.engine.passes import moments_by_label, without_rows
 from mixtura.engine.sources import TensorSource
-from mixtura.estimators.mixture_classifier import make_settings
-from mixtura.estimators.training import describe as describe_task
-from mixtura.estimators.training import read_training
 from mixtura.init.description import describe
 from mixtura.init.starts import starting_mixture
 from mixtura.priors import Shrinkage
@@ -399,10 +396,10 @@ class TestManySamples:
             torch.testing.assert_close(part.cpu(), torch.from_numpy(expected), rtol=1e-9, atol=1e-9)
 
     @pytest.mark.parametrize("weighted", [False, True])
-    def test_held_out_samples_are_scored_by_the_fit_to_the_others(self, many, rng, weighted):
+    def test_held_out_samples_are_scored_by_the_fit_to_the_others(self, many, rng, monkeypatch, weighted):
         X, y = many
         weights = rng.uniform(0.5, 2.0, 301) if weighted else np.ones(301)
-        comparison = comparison_of(X, y, weights)
+        comparison = comparison_of(X, y, weights, monkeypatch)
         held_out = (X[:, None] == comparison.rows.numpy()).all(2).any(1)
         assert 40 <= held_out.sum() == len(comparison.rows) <= 60
         for c in range(4):
@@ -468,9 +465,18 @@ def sum_of(means, X, parts) -> tuple[np.ndarray, ...]:
     return parts.sum(0), np.einsum("nc,cnd->cd", parts, deviations), np.array(seconds)
 
 
-def comparison_of(X, y, weights):
+def comparison_of(X, y, weights, monkeypatch):
     """The comparison of the automatic choice of these samples."""
-    model = MixtureClassifier(random_state=0)
-    settings = make_settings(model)
-    task = describe_task(model, read_training(model, settings, X, y, weights), settings)
-    return Comparison(task, once=True, whole=True)
+    comparisons = []
+
+    class FirstOnly(Comparison):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            comparisons.append(self)
+            raise StopIteration
+
+    monkeypatch.setattr("mixtura.selection.automatic.Comparison", FirstOnly)
+    with pytest.raises(StopIteration):
+        MixtureClassifier(random_state=0).fit(X, y, weights)
+    monkeypatch.undo()
+    return comparisons[0]
