@@ -133,6 +133,37 @@ def test_a_small_fit_is_that_of_the_host_and_lies_on_the_gpu(estimator, device):
     torch.testing.assert_close(probabilities.cpu(), here.predict_proba(rows.cpu()), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["float32", "float16", "pinned memory"])
+def test_a_wide_fit_is_that_of_the_host(kind, device):
+    """Closed forms from the moments of all rows, of which some are held out (class-moments)."""
+    rows, labels = samples(device, 12_000, 120)
+    rows, classes = rows * (1 + labels.unsqueeze(1)), torch.arange(12_000, device=device) % 4
+    rows = rows.half() if kind == "float16" else rows
+    here = MixtureClassifier(random_state=0).fit(rows.float().cpu(), classes.cpu())
+    if kind == "pinned memory":
+        there = MixtureClassifier(random_state=0, device=device).fit(rows.cpu().pin_memory(), classes.cpu())
+    else:
+        there = MixtureClassifier(random_state=0).fit(rows, classes)
+    assert [part.what for part in there.search_.members] == [part.what for part in here.search_.members]
+    assert_same_mixture(there.mixture_, here.mixture_, 1e-6)
+    answers = there.predict_proba(rows[:3000])
+    assert answers.device == rows.device
+    torch.testing.assert_close(
+        answers.double().cpu(), here.predict_proba(rows[:3000].float().cpu()).double(), rtol=1e-3, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_wide_predictions_on_a_gpu_are_those_of_the_host(covariance_type, device):
+    """Distances by products with inverse factors, some components at a time; those of one covariance by one product."""
+    rows, _ = samples(device, 3000, 150)
+    classes = torch.arange(3000, device=device) % 40
+    here = MixtureClassifier(1, covariance_type=covariance_type).fit(rows.cpu(), classes.cpu())
+    there = MixtureClassifier(1, covariance_type=covariance_type).fit(rows, classes)
+    expected = here.predict_joint_log_proba(rows.double().cpu())
+    torch.testing.assert_close(there.predict_joint_log_proba(rows.double()).cpu(), expected, rtol=1e-9, atol=1e-6)
+
+
 @pytest.mark.parametrize("objective", [Marginal(), Joint(), Conditional()], ids=lambda objective: objective.name)
 @pytest.mark.parametrize("name", ["full", "diag", "low_rank_1"])
 def test_a_mixture_on_the_host_gives_the_same_pass(name, objective, rng, device):
