@@ -82,7 +82,9 @@ class LargeMarginSoftmax(nn.Module):
     blend : float, default=100.0
         Initial weight of the linear logit.
     decay : float, default=0.99
-        Factor by which `blend` shrinks per training batch.
+        Factor by which `blend` shrinks per training batch. With the default the margin is complete after about 1000
+        batches; in longer training classes may then merge and stay so. `(1 / blend) ** (1 / n)` reaches equal weights
+        of both logits after n batches; half of the training is a good n.
     smallest_blend : float, default=0.0
         Lower limit of `blend`.
 
