@@ -45,7 +45,7 @@ def named_batches(batches: Iterable[Any]) -> Iterator[Batch]:
 
 @dataclass(frozen=True)
 class EveryPass:
-    """An iterable that begins anew in every pass."""
+    """An iterable that begins again in every pass."""
 
     begin: Callable[[], Iterator[Any]]
 
