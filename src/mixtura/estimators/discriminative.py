@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from mixtura import checks
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.estimator import check_fitted, fitting, with_constructor
-from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
+from mixtura.estimators.training import Settings, continues, fit_classifier, make_settings
 from mixtura.files.registry import storable
 from mixtura.selection.penalties import Growth, PenaltySearch, Setting, make_objective
 from mixtura.selection.task import is_auto
@@ -157,24 +157,9 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
         on, n_components = continues(self), self.n_components
         if is_auto(n_components):
             n_components = self.n_components_.tolist() if on else 1
-        return Settings(
-            n_components,
-            self.covariance_type,
-            self.rank,
-            make_objective(0.0 if is_auto(self.tradeoff) else float(self.tradeoff)),
-            "default" if is_auto(self.prior) else self.prior,
-            make_generator(self.random_state),
-            checks.memory_limit(self.memory_limit),
-            init=self if on else self.init,
-            continues=on,
-            n_init=1 if on else int(self.n_init),
-            max_iter=int(self.max_iter),
-            tol=0.0 if is_auto(self.tol) else float(self.tol),
-            class_prior=self.class_prior,
-            class_weight=self.class_weight,
-            unlabeled=self.unlabeled,
-            cv=self.cv,
-        )
+        objective = make_objective(0.0 if is_auto(self.tradeoff) else float(self.tradeoff))
+        tol = 0.0 if is_auto(self.tol) else float(self.tol)
+        return make_settings(self, n_components=n_components, objective=objective, tol=tol)
 
     def _selected_settings(self) -> dict[str, Any]:
         counts = dict(zip(self.classes_.tolist(), self.n_components_.tolist(), strict=True))

@@ -48,6 +48,7 @@ from mixtura.estimators.training import (
     keep_outlier_scores,
     keep_unobserved,
     make_generator,
+    make_settings,
     raise_interruption,
     select,
     train,
@@ -490,20 +491,13 @@ def make_density_settings(model: GaussianMixture) -> Settings:
     if on:
         n_components = [model.mixture_.n_components] if is_auto(n_components) else n_components
         prior = model.search_.best.what["prior"] if is_auto(prior) and model.search_ is not None else prior
-    return Settings(
-        n_components,
-        model.covariance_type,
-        model.rank,
-        Marginal(),
-        None if is_auto(prior) else prior,
-        torch.Generator().manual_seed(0),
-        checks.memory_limit(model.memory_limit),
-        init=model if on else "kmeans",
+    return make_settings(
+        model,
+        n_components=n_components,
+        objective=Marginal(),
+        prior=None if is_auto(prior) else prior,
+        generator=torch.Generator().manual_seed(0),
         continues=on,
-        n_init=1 if on else model.n_init,
-        max_iter=model.max_iter,
-        tol=model.tol,
-        reg_covar=model.reg_covar,
     )
 
 

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from mixtura import checks
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.estimator import check_fitted, fitting, with_constructor
-from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
+from mixtura.estimators.training import fit_classifier, make_settings
 from mixtura.files.registry import storable
 from mixtura.objectives import Conditional, Hybrid, Margin
 from mixtura.selection.task import is_auto
@@ -184,7 +184,7 @@ class HybridMixtureClassifier(DensityClassifier):
         """
         validation = None if X_val is None else (X_val, y_val)
         objective = self._objective()
-        settings, search = self._settings(objective), self._search(objective)
+        settings, search = make_settings(self, objective=objective), self._search(objective)
         fit_classifier(self, settings, search, X, y, sample_weight, validation, groups)
         return self
 
@@ -194,24 +194,6 @@ class HybridMixtureClassifier(DensityClassifier):
         tradeoff = PATH[0] if is_auto(self.tradeoff) else float(self.tradeoff)
         other = Margin(margin) if self.discriminative == "margin" else Conditional()
         return Hybrid(tradeoff, other, float(self.unlabeled_weight))
-
-    def _settings(self, objective: Hybrid) -> Settings:
-        on = continues(self)
-        return Settings(
-            self.n_components,
-            self.covariance_type,
-            self.rank,
-            objective,
-            "default" if is_auto(self.prior) else self.prior,
-            make_generator(self.random_state),
-            checks.memory_limit(self.memory_limit),
-            init=self if on else self.init,
-            continues=on,
-            max_iter=int(self.max_iter),
-            class_prior=self.class_prior,
-            class_weight=self.class_weight,
-            unlabeled=self.unlabeled,
-        )
 
     def _selected_settings(self) -> dict[str, Any]:
         """The copy holds nothing out: it trains for the selected number of epochs."""

@@ -15,7 +15,7 @@ from mixtura.estimators.estimator import atomic_fit, check_fitted, fitting, with
 from mixtura.estimators.online import FIRST_STARTS, classifies_online, update_classifier
 from mixtura.estimators.rows import as_array
 from mixtura.estimators.scikit_learn import classifier_from_sklearn, classifier_to_sklearn
-from mixtura.estimators.training import Settings, continues, fit_classifier, make_generator
+from mixtura.estimators.training import Settings, continues, fit_classifier, make_settings
 from mixtura.files.registry import storable
 from mixtura.model.mixture import Member
 from mixtura.objectives import OBJECTIVES
@@ -308,27 +308,13 @@ class MixtureClassifier(DensityClassifier):
 def make_classifier_settings(model: MixtureClassifier, chosen: Any = None, labels: Any = None) -> Settings:
     """The settings of a fit, with what was selected before if it continues, or by `chosen` for these labels."""
     on, solver, missing = continues(model), model.solver, model.missing
-    settings = Settings(
-        model.n_components,
-        "full" if is_auto(model.covariance_type) else model.covariance_type,
-        model.rank,
-        OBJECTIVES[model.objective] if isinstance(model.objective, str) else model.objective,
-        "default" if is_auto(model.prior) else model.prior,
-        make_generator(model.random_state),
-        checks.memory_limit(model.memory_limit),
-        None if is_auto(solver) else SOLVERS[solver] if isinstance(solver, str) else solver,
-        init=model.init,
-        continues=on,
-        n_init=1 if on else int(model.n_init),
-        max_iter=int(model.max_iter),
-        tol=float(model.tol),
-        class_prior=model.class_prior,
-        class_weight=model.class_weight,
-        unlabeled=model.unlabeled,
-        warp=model.warp,
+    settings = make_settings(
+        model,
+        covariance_type="full" if is_auto(model.covariance_type) else model.covariance_type,
+        objective=OBJECTIVES[model.objective] if isinstance(model.objective, str) else model.objective,
+        solver=None if is_auto(solver) else SOLVERS[solver] if isinstance(solver, str) else solver,
         temperature=1.0 if is_auto(model.temperature) else float(model.temperature),
         missing=missing if missing != "auto" or is_auto(model.n_components) else "ignorable",
-        cv=model.cv,
     )
     if on:
         chosen, labels = model, None

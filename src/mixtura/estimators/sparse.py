@@ -543,6 +543,7 @@ def _tensor(rows: Rows) -> Tensor:
     "RelevanceVectorClassifier", check=check_fitted, upgrade=functools.partial(with_evidence, evidence="published")
 )
 @accept_former("published")
+@with_constructor
 class RelevanceVectorClassifier(SparseMixtureClassifier):
     """Relevance vector machine [1]_ for any number of classes.
 
@@ -593,26 +594,19 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        kernel: Any = "rbf",
-        degree: int = 2,
-        gamma: float = 1.0,
-        coef0: float = 1.0,
-        scaling: bool = True,
-        evidence: Any = "published",
-        max_iter: int = 5000,
-        tol: float = 1e-5,
-        working_set: Any = "auto",
-        device: Any = None,
-        memory_limit: Any = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        checkpoint: Any = None,
-    ):
-        super().__init__(
-            1, kernel=kernel, degree=degree, gamma=gamma, coef0=coef0, scaling=scaling, evidence=evidence, n_init=1,
-            max_iter=max_iter, tol=tol, working_set=working_set, device=device, memory_limit=memory_limit,
-            random_state=random_state, verbose=verbose, checkpoint=checkpoint,
-        )  # fmt: skip
+    n_components = n_init = 1
+    _: KW_ONLY
+    kernel: Any = "rbf"
+    degree: int = 2
+    gamma: float = 1.0
+    coef0: float = 1.0
+    scaling: bool = True
+    evidence: Any = "published"
+    max_iter: int = 5000
+    tol: float = 1e-5
+    working_set: Any = "auto"
+    device: Any = None
+    memory_limit: Any = None
+    random_state: Any = None
+    verbose: int = 0
+    checkpoint: Any = None

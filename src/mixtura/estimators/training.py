@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -33,6 +33,7 @@ from mixtura.estimators.estimator import Estimator, recorded, trial_watcher
 from mixtura.estimators.labels import ClassNumbers, Labels, read_labels, weigh_classes, with_groups
 from mixtura.estimators.parts import read_stream
 from mixtura.estimators.rows import Rows, is_batches, is_dask
+from mixtura.files.codec import arguments_of
 from mixtura.files.registry import as_loaded
 from mixtura.init.description import Description
 from mixtura.init.description import describe as describe_samples
@@ -90,6 +91,16 @@ class Settings:
     weight: float = 1.0
     further: tuple[Settings, ...] = ()
     average_temperature: float = 1.0
+
+
+def make_settings(estimator: DensityEstimator, **others: Any) -> Settings:
+    """Settings from the arguments of the same names, and from others; a warm start begins at the last fit, once."""
+    known = {field.name for field in fields(Settings)}
+    given = {name: value for name, value in arguments_of(estimator).items() if name in known}
+    given |= {"continues": continues(estimator), "memory_limit": checks.memory_limit(estimator.memory_limit)}
+    given |= {"max_iter": int(given["max_iter"]), "prior": "default" if is_auto(estimator.prior) else estimator.prior}
+    given |= others if "generator" in others else {"generator": make_generator(estimator.random_state), **others}
+    return Settings(**given | ({"init": estimator, "n_init": 1} if given["continues"] else {}))
 
 
 @dataclass(frozen=True)
