@@ -6,12 +6,12 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, field, replace
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -23,20 +23,19 @@ from mixtura.estimators.classifiers import ConditionalClassifier
 from mixtura.estimators.estimator import check_fitted, fitting, recorded, with_constructor
 from mixtura.estimators.labels import read_labels
 from mixtura.estimators.rows import Rows, read_rows
-from mixtura.estimators.training import warn_of_few_rows
+from mixtura.estimators.training import Data, keep_history, make_generator, raise_interruption, warn_of_few_rows
 from mixtura.files.registry import on_device, storable
 from mixtura.inspection.graphs import conditional_graph
 from mixtura.objectives import class_log_joint
 from mixtura.solvers import FitResult, Outcome, best_of, run
 from mixtura.sparse.kernels import (
     KernelColumns,
-    Scaling,
     monomial_names,
     no_scaling,
     standard_scaling,
 )
 from mixtura.sparse.model import SparseMixture, SparseModel, compact
-from mixtura.sparse.newton import SparseNewton, State, starting_state
+from mixtura.sparse.newton import SparseNewton, starting_state
 from mixtura.sparse.problem import (
     KERNELS,
     SparseProblem,
@@ -243,6 +242,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
     checkpoint: Any = None
 
     model_: SparseModel = field(init=False)
+    log_evidence_: float = field(init=False)
 
     _arguments: ClassVar = {
         "kernel": checks.among(KERNELS, ", None (the features themselves) or a function of two arrays of rows")
@@ -274,149 +274,19 @@ class SparseMixtureClassifier(ConditionalClassifier):
         -------
         self : SparseMixtureClassifier
         """
-        solver = self._solver()
-        kernel = make_kernel(self.kernel, self.degree, self.gamma, self.coef0)
-        rows = self._read_rows(X, reset=True).nearby()
-        weights = checks.sample_weight(sample_weight, len(rows))
-        if weights is not None:
-            checks.total_weight(float(weights.sum()))
-        labels = read_labels(y, len(rows), weights, type(self).__name__)
-        numbers = checks.hard_labels(labels.numbers, type(self).__name__).cpu()
-        values = _tensor(rows).to(rows.device)
-        if self.kernel == "precomputed":
-            checks.square_kernel(tuple(values.shape))
-        with computing(), recorded(self, training=TensorSource(values, numbers, weights=weights)):
-            if self.kernel != "precomputed":
-                present = values if weights is None else values[weights.to(values.device) > 0]
-                extents = extents_of(present)
-                frame = framed(extents.low, extents.high)
-                checks.squareable(self, frame.centre, frame.radii)
-            scaling = self._scaling(values, weights)
-            n_components = self._n_components(labels.classes, numbers, weights)
-            limit = checks.memory_limit(self.memory_limit)
-            problem = make_problem(
-                values, numbers, weights, labels.classes, scaling, kernel, self._primal_degree(),
-                n_components, self._uses_working_set(), limit,
-            )  # fmt: skip
-            problem = replace(problem, start_variance=evidence_settings(self.evidence)["start_variance"])
+        data = read(self, X, y, sample_weight)
+        with computing(), recorded(self, training=data.source):
+            problem, solver = describe(self, data), make_solver(self)
             try:
-                self._keep(self._fit_all(problem, solver), problem, solver)
-                self.model_ = self.model_ if rows.home is None else on_device(self.model_, rows.home)
+                keep(self, data, problem, solver, train(self, problem, solver))
             except FloatingPointError as error:
                 raise ValueError(checks.ill_conditioned(type(self).__name__, error)) from error
         return self
 
-    def _solver(self) -> SparseNewton:
-        settings = evidence_settings(self.evidence)
-        expected = settings["expected_variance"]
-        rate = 0.0 if expected is None else 1 / float(expected)
-        return SparseNewton(Relevance(rate=rate), settings["hessian"] == "exact", float(self.tol))
-
-    def _primal_degree(self) -> int | None:
-        return int(self.degree) if self.kernel is None else None
-
-    def _uses_working_set(self) -> bool | None:
-        return None if isinstance(self.working_set, str) else bool(self.working_set)
-
-    def _n_components(self, classes: np.ndarray, numbers: Tensor, weights: Tensor | None) -> list[int]:
-        wanted = checks.components_per_class(self.n_components, classes.tolist())
-        present = numbers if weights is None else numbers[weights.cpu() > 0]
-        available = torch.bincount(present[present >= 0], minlength=len(classes)).tolist()
-        warn_of_few_rows(classes.tolist(), wanted, available)
-        return [min(n, m) for n, m in zip(wanted, available, strict=True)]
-
-    def _generator(self) -> torch.Generator:
-        random_state = check_random_state(self.random_state)
-        return torch.Generator().manual_seed(int(random_state.randint(np.iinfo(np.int32).max)))
-
-    def _fit_all(self, problem: SparseProblem, solver: SparseNewton) -> FitResult:
-        """Fit from several initialisations and, if requested, with one component per class (component-trial).
-
-        Both fits start with all columns, or both with a few, since a start with all columns has more evidence.
-        """
-        several, generator = max(problem.n_components) > 1, self._generator()
-        best = best_of(int(self.n_init) if several else 1, lambda: self._fit_once(problem, solver, generator))
-        if (
-            not (several and evidence_settings(self.evidence)["component_trials"])
-            or best.outcome is Outcome.INTERRUPTED
-        ):
-            return best
-        try:
-            single = self._fit_once(replace(problem, n_components=[1] * len(problem.classes)), solver, generator)
-        except KeyboardInterrupt:
-            return replace(best, outcome=Outcome.INTERRUPTED)
-        if single.outcome is Outcome.INTERRUPTED:
-            return replace(best, outcome=Outcome.INTERRUPTED)
-        log_odds = (best.objective - single.objective) * float(problem.weights.sum())
-        return single if log_odds <= LOG_ODDS else best
-
-    def _scaling(self, values: Tensor, weights: Tensor | None) -> Scaling:
-        if not self.scaling or self.kernel == "precomputed":
-            return no_scaling(values.shape[1], values.device)
-        if weights is None:
-            return standard_scaling(values, torch.ones(len(values), dtype=torch.float64, device=values.device))
-        weights = weights.to(values.device)
-        return standard_scaling(values[weights > 0], weights[weights > 0])
-
-    def _fit_once(self, problem: SparseProblem, solver: SparseNewton, generator: torch.Generator) -> FitResult:
-        responsibilities = starting_responsibilities(problem, generator)
-        # The fit makes many small calls; recording for gradients would take a tenth of their time.
-        with torch.inference_mode():
-            if problem.evidence is not None:
-                precisions = problem.candidates().precisions_at_start()
-                start = starting_state(len(precisions), problem.class_of, responsibilities, precisions)
-                return run(solver, problem.evidence, start, int(self.max_iter), 0.0)
-            working = WorkingSet(solver, problem.candidates(), problem.memory_limit, generator)
-            start = working.start(problem.class_of, responsibilities)
-            return run(working, problem.rows_only, start, int(self.max_iter), 0.0)
-
-    def _keep(self, result: FitResult, problem: SparseProblem, solver: SparseNewton) -> None:
-        """Store a result, with warnings; raise KeyboardInterrupt again if the fit was interrupted."""
-        if result.outcome is Outcome.INTERRUPTED and not result.history:
-            raise KeyboardInterrupt  # nothing is learnt, and the posterior of all candidates takes long
-        state, evidence, basis = problem.settled(result.mixture)
-        state = replace(state, mixture=ordinary(state.mixture))
-        state, self.log_evidence_ = solver.settled(state, evidence)
-        # The complete Hessian underestimates the posterior variance: it suits pruning, not uncertainty.
-        state, covariance = replace(solver, exact=True).posterior(state, evidence)
-        state = self._with_class_prior_alone(state, problem)
-        self.model_ = compact(problem.scaling, basis, state.mixture, covariance)
-        self.classes_ = problem.classes
-        self.class_prior_ = (problem.class_weights / problem.class_weights.sum()).cpu().numpy()
-        self.history_ = list(result.history)
-        self.n_iter_ = len(result.history)
-        self.converged_ = result.outcome is Outcome.CONVERGED
-        if result.outcome is Outcome.INTERRUPTED:
-            raise KeyboardInterrupt
-        if result.outcome is Outcome.LIMIT:
-            checks.warn(
-                f"{type(self).__name__} did not converge: the precisions still change by more than tol={self.tol} "
-                f"after max_iter={self.max_iter} iterations. Increase max_iter or tol.",
-                ConvergenceWarning,
-            )
-
-    def _with_class_prior_alone(self, state: State, problem: SparseProblem) -> State:
-        """Put the class prior into the mixture weights if no weight is left, the constant included."""
-        if state.mixture.n_pairs:
-            return state
-        checks.warn(
-            f"All weights of the {type(self).__name__} were pruned: it predicts the class prior for every sample. The "
-            f"features may be independent of the classes; otherwise change gamma, or use scaling=True.",
-            checks.RepairWarning,
-        )
-        prior = problem.class_weights / problem.class_weights.sum()
-        mixture = state.mixture
-        return replace(state, mixture=replace(mixture, log_weights=mixture.log_weights + prior.log()[mixture.class_of]))
-
-    def _read_rows(self, X: Any, reset: bool) -> Rows:
-        rows = read_rows(self, X, reset=reset, smallest=2 if reset else 1)
-        checks.finite_features(_tensor(rows), None, self._column_name, type(self).__name__)
-        return rows
-
     def _map(self, X: Any, compute: Any) -> Any:
         """compute(rows (m, D)) -> (m, ...) in parts of bounded memory."""
         check_is_fitted(self)
-        rows, mixture = self._read_rows(X, reset=False), self.model_.mixture
+        rows, mixture = read_finite(self, X, reset=False), self.model_.mixture
         per_row = 8 * (4 * mixture.n_pairs + 64 * mixture.n_components + 4 * rows.values.shape[1] ** 2 + 64)
         values = _tensor(rows).to(mixture.values.device)
         outputs = map_parts(values, per_row, checks.memory_limit(self.memory_limit), compute)
@@ -529,9 +399,145 @@ class SparseMixtureClassifier(ConditionalClassifier):
 MIXTURE_PARTS = ("log_weights", "class_of", "components", "columns", "values", "precisions")
 
 
-def ordinary(mixture: SparseMixture) -> SparseMixture:
-    """Copy the mixture into tensors that support gradients."""
-    return SparseMixture(**{name: getattr(mixture, name).clone() for name in MIXTURE_PARTS})
+# ---- a fit: read, describe, search and train, keep -------------------------------------------------------------------
+
+
+def read_finite(model: SparseMixtureClassifier, X: Any, reset: bool) -> Rows:
+    """Check rows, which may not have missing values."""
+    rows = read_rows(model, X, reset=reset, smallest=2 if reset else 1)
+    checks.finite_features(_tensor(rows), None, partial(checks.column_name, model), type(model).__name__)
+    return rows
+
+
+def read(model: SparseMixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Data:
+    """Check samples, labels and weights."""
+    rows, name = read_finite(model, X, reset=True).nearby(), type(model).__name__
+    weights = checks.sample_weight(sample_weight, len(rows))
+    if weights is not None:
+        checks.total_weight(float(weights.sum()))
+    labels = read_labels(y, len(rows), weights, name)
+    numbers, values = checks.hard_labels(labels.numbers, name).cpu(), _tensor(rows).to(rows.device)
+    if model.kernel == "precomputed":
+        checks.square_kernel(tuple(values.shape))
+    source = TensorSource(values, numbers, weights=weights)
+    return Data(source, labels.classes, rows=rows, labels=replace(labels, numbers=numbers), weights=weights)
+
+
+def describe(model: SparseMixtureClassifier, data: Data) -> SparseProblem:
+    """The problem: candidates for basis functions of scaled samples, and numbers of components."""
+    assert data.rows is not None
+    assert data.labels is not None
+    assert data.labels.numbers is not None
+    rows, numbers, classes = data.rows, data.labels.numbers, data.labels.classes
+    values, weights = _tensor(rows).to(rows.device), data.weights
+    present = torch.ones(len(values), dtype=torch.bool) if weights is None else weights.cpu() > 0
+    seen = values if weights is None else values[present.to(values.device)]
+    scaling = no_scaling(values.shape[1], values.device)
+    if model.kernel != "precomputed":
+        extents = extents_of(seen)
+        frame = framed(extents.low, extents.high)
+        checks.squareable(model, frame.centre, frame.radii)
+        if model.scaling:
+            counts = (
+                torch.ones(len(seen), dtype=torch.float64) if weights is None else weights[present.to(weights.device)]
+            )
+            scaling = standard_scaling(seen, counts.to(values.device))
+    wanted = checks.components_per_class(model.n_components, classes.tolist())
+    known = numbers[present]
+    available = torch.bincount(known[known >= 0], minlength=len(classes)).tolist()
+    warn_of_few_rows(classes.tolist(), wanted, available)
+    problem = make_problem(
+        values,
+        numbers,
+        weights,
+        classes,
+        scaling,
+        make_kernel(model.kernel, model.degree, model.gamma, model.coef0),
+        int(model.degree) if model.kernel is None else None,
+        [min(n, m) for n, m in zip(wanted, available, strict=True)],
+        None if isinstance(model.working_set, str) else bool(model.working_set),
+        checks.memory_limit(model.memory_limit),
+    )
+    return replace(problem, start_variance=evidence_settings(model.evidence)["start_variance"])
+
+
+def make_solver(model: SparseMixtureClassifier) -> SparseNewton:
+    """The solver with the settings of `evidence`."""
+    settings = evidence_settings(model.evidence)
+    expected = settings["expected_variance"]
+    rate = 0.0 if expected is None else 1 / float(expected)
+    return SparseNewton(Relevance(rate=rate), settings["hessian"] == "exact", float(model.tol))
+
+
+def train(model: SparseMixtureClassifier, problem: SparseProblem, solver: SparseNewton) -> FitResult:
+    """Fit from several initialisations and, if requested, with one component per class (component-trial).
+
+    Several components per class are kept if their evidence is LOG_ODDS larger.
+    """
+    several, generator, max_iter = (
+        max(problem.n_components) > 1,
+        make_generator(model.random_state),
+        int(model.max_iter),
+    )
+    best = best_of(int(model.n_init) if several else 1, lambda: fit_once(problem, solver, generator, max_iter))
+    trial = several and evidence_settings(model.evidence)["component_trials"]
+    if not trial or best.outcome is Outcome.INTERRUPTED:
+        return best
+    try:
+        single = fit_once(replace(problem, n_components=[1] * len(problem.classes)), solver, generator, max_iter)
+    except KeyboardInterrupt:
+        return replace(best, outcome=Outcome.INTERRUPTED)
+    if single.outcome is Outcome.INTERRUPTED:
+        return replace(best, outcome=Outcome.INTERRUPTED)
+    log_odds = (best.objective - single.objective) * float(problem.weights.sum())
+    return single if log_odds <= LOG_ODDS else best
+
+
+def fit_once(problem: SparseProblem, solver: SparseNewton, generator: torch.Generator, max_iter: int) -> FitResult:
+    """A fit from random responsibilities."""
+    responsibilities = starting_responsibilities(problem, generator)
+    # The fit makes many small calls; recording for gradients would take a tenth of their time.
+    with torch.inference_mode():
+        if problem.evidence is not None:
+            precisions = problem.candidates().precisions_at_start()
+            start = starting_state(len(precisions), problem.class_of, responsibilities, precisions)
+            return run(solver, problem.evidence, start, max_iter, 0.0)
+        working = WorkingSet(solver, problem.candidates(), problem.memory_limit, generator)
+        start = working.start(problem.class_of, responsibilities)
+        return run(working, problem.rows_only, start, max_iter, 0.0)
+
+
+def keep(
+    model: SparseMixtureClassifier, data: Data, problem: SparseProblem, solver: SparseNewton, result: FitResult
+) -> None:
+    """Store a result, with warnings; raise KeyboardInterrupt again if the fit was interrupted."""
+    if result.outcome is Outcome.INTERRUPTED and not result.history:
+        raise KeyboardInterrupt  # nothing is learnt, and the posterior of all candidates takes long
+    state, evidence, basis = problem.settled(result.mixture)
+    # tensors that support gradients
+    mixture = SparseMixture(**{name: getattr(state.mixture, name).clone() for name in MIXTURE_PARTS})
+    state, model.log_evidence_ = solver.settled(replace(state, mixture=mixture), evidence)
+    # The complete Hessian underestimates the posterior variance: it suits pruning, not uncertainty.
+    state, covariance = replace(solver, exact=True).posterior(state, evidence)
+    mixture, prior = state.mixture, problem.class_weights / problem.class_weights.sum()
+    if not mixture.n_pairs:  # no weight is left, the constant included
+        checks.warn(
+            f"All weights of the {type(model).__name__} were pruned: it predicts the class prior for every sample. The "
+            f"features may be independent of the classes; otherwise change gamma, or use scaling=True.",
+            checks.RepairWarning,
+        )
+        mixture = replace(mixture, log_weights=mixture.log_weights + prior.log()[mixture.class_of])
+    fitted = compact(problem.scaling, basis, mixture, covariance)
+    model.model_ = fitted if data.home is None else on_device(fitted, data.home)
+    model.classes_, model.class_prior_ = problem.classes, prior.cpu().numpy()
+    keep_history(model, result)
+    raise_interruption(result)
+    if result.outcome is Outcome.LIMIT:
+        checks.warn(
+            f"{type(model).__name__} did not converge: the precisions still change by more than tol={model.tol} "
+            f"after max_iter={model.max_iter} iterations. Increase max_iter or tol.",
+            ConvergenceWarning,
+        )
 
 
 def _tensor(rows: Rows) -> Tensor:
