@@ -25,6 +25,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
+from threadpoolctl import threadpool_limits
 
 from mixtura import MixtureClassifier
 from mixtura.datasets import load_penguins, remove_values
@@ -111,4 +112,5 @@ def main(path):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Compare MixtureClassifier() with others and draw a picture.")
     parser.add_argument("--out", default="mixtura_demo.png", help="picture to write")
-    main(parser.parse_known_args()[0].out)
+    with threadpool_limits(1):  # tables this small gain nothing by threads, which wait for each other on busy cores
+        main(parser.parse_known_args()[0].out)
