@@ -143,11 +143,6 @@ def fraction(name: str, value: object) -> float:
     return float(require(name, value, FRACTION))
 
 
-def share(name: str, value: object, also: str = "") -> float:
-    """Check that a value lies in [0, 1]."""
-    return float(require(name, value, Rule(SHARE.words + also, SHARE.holds)))
-
-
 def part(name: str, value: object) -> float:
     """Check that a value lies in (0, 1]."""
     return float(require(name, value, PART))
