@@ -426,6 +426,23 @@ class TestManySamples:
         assert_close(model.predict_joint_log_proba(X), again.predict_joint_log_proba(X))
         assert_close(model.history_[0].objective, again.history_[-1].objective)
 
+    @pytest.mark.parametrize("labels", ["hard", "weights", "soft"])
+    def test_too_many_matrices_leave_the_tied_path(self, many, rng, monkeypatch, labels):
+        X, y = many
+        weights = rng.uniform(0.5, 2.0, 301) if labels == "weights" else np.ones(301)
+        y = np.eye(4)[y] * 0.9 + 0.025 if labels == "soft" else y
+        whole = MixtureClassifier(random_state=0, average=1).fit(X, y, weights)
+        monkeypatch.setattr("mixtura.selection.automatic.MOST_SCATTERED", 3 * 104**2)
+        model = MixtureClassifier(random_state=0, average=1).fit(X, y, weights)
+        assert [part.what["covariance_type"] for part in model.search_] == ["tied", "tied"]
+        for part, other in zip(model.search_, whole.search_, strict=False):
+            assert part.what == other.what
+            assert_close(part.score, other.score)
+        again = MixtureClassifier(1, covariance_type="tied", prior=model.search_.best.what["prior"]).fit(X, y, weights)
+        assert_close(model.predict_joint_log_proba(X), again.predict_joint_log_proba(X))
+        assert_close(model.history_[0].objective, again.history_[-1].objective)
+        assert model.n_iter_ == 1
+
     @pytest.mark.parametrize("where", ["memory map", "half precision", "batches", "dask"])
     def test_rows_may_lie_anywhere(self, many, tmp_path, where):
         X, y = many[0].astype(np.float16 if where == "half precision" else np.float32), many[1]

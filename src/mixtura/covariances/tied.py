@@ -15,7 +15,7 @@ from mixtura.numerics.cached_property import cached_property
 from mixtura.roles import Conditioned, Covariance, Marginals, Quadratic, Structure
 from mixtura.roles.covariance import DENSE
 from mixtura.values.features import Coefficients
-from mixtura.values.moments import Form, Moments, PseudoMoments
+from mixtura.values.moments import DiagonalForm, Form, Moments, PseudoMoments
 
 # Squared distance from the common mean up to which distances of rows from means are differences of squares.
 FARTHEST = 1e7
@@ -126,7 +126,8 @@ class TiedCovariance(Covariance):
 
     @property
     def form(self) -> Form:
-        return self._spread.form
+        own = self.inner.form  # that of the repeated covariances, unless it has numbers of each of them
+        return own if own is DENSE or isinstance(own, DiagonalForm) else self._spread.form
 
     @cached_property
     def _spread(self) -> Covariance:

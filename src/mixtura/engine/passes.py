@@ -31,7 +31,7 @@ from mixtura.engine.evaluator import (
 )
 from mixtura.engine.fused import FusedPass, fused_pass, fused_scores, responsibility_kernels
 from mixtura.engine.sources import Block, BlockSource, Group, LocalSource, Source, joined
-from mixtura.engine.threads import available_threads, computing, share_out
+from mixtura.engine.threads import available_threads, computing, share_out, threads_for
 from mixtura.engine.tuning import (
     CACHE_BYTES,
     DEFAULT_MEMORY_LIMIT,
@@ -373,10 +373,8 @@ def _moments_part(means: Tensor, covariance: Covariance | None, memory_limit: in
     return Summary(0.0, float(total.counts.sum()), total, torch.zeros_like(total.counts))
 
 
-def _add_by_label(
-    total: Moments, block: Block, covariance: Covariance | None, memory_limit: int, dtype: torch.dtype
-) -> None:
-    """Add the rows of a block: on a GPU many components together, padded to the same number of rows."""
+def _by_label(block: Block) -> tuple[Tensor, Tensor, Tensor]:
+    """Labels of the rows of a block in ascending order, the rows, and their weights; soft labels repeat a row."""
     if block.shares is not None:
         labels, places = block.shares.nan_to_num(nan=0.0).T.nonzero(as_tuple=True)
         weights = block.shares[places, labels].double()
@@ -384,8 +382,36 @@ def _add_by_label(
         assert block.labels is not None
         labels, places = block.labels.sort(stable=True)
         weights = torch.ones_like(labels, dtype=torch.float64)
-    if block.weights is not None:
-        weights = weights * block.weights[places]
+    return labels, places, weights if block.weights is None else weights * block.weights[places]
+
+
+def scatter_by_label(means: Tensor, source: Source) -> tuple[Tensor, Tensor, Tensor]:
+    """Counts (K,), first moments (K, D) and the sum of the second moments (D, D) of `moments_by_label`."""
+    summary = source.total(partial(_scatter_part, means))
+    return summary.moments.counts, summary.moments.firsts, summary.moments.seconds[0][0]
+
+
+def _scatter_part(means: Tensor, source: Source) -> Summary:
+    means = means.to(source.device)
+    counts, firsts, second = torch.zeros_like(means[:, 0]), torch.zeros_like(means), means[:0].T @ means[:0]
+    for block in source.blocks():
+        labels, places, weights = _by_label(block)
+        for part in torch.arange(len(labels), device=means.device).split(max(1024, 2**22 // means.shape[1])):
+            deviations = block.rows[places[part]].double() - means[labels[part]]
+            weighted = deviations * weights[part].unsqueeze(-1)
+            counts.index_add_(0, labels[part], weights[part])
+            firsts.index_add_(0, labels[part], weighted)
+            with threads_for(float(deviations.numel()) * means.shape[1]):
+                second += weighted.T @ deviations
+    total = Moments(counts, firsts, (second.unsqueeze(0),), DENSE, means)
+    return Summary(0.0, float(counts.sum()), total, torch.zeros_like(counts))
+
+
+def _add_by_label(
+    total: Moments, block: Block, covariance: Covariance | None, memory_limit: int, dtype: torch.dtype
+) -> None:
+    """Add the rows of a block: on a GPU many components together, padded to the same number of rows."""
+    labels, places, weights = _by_label(block)
     (n_components, size), rows = total.firsts.shape, block.rows
     starts = torch.searchsorted(labels, torch.arange(n_components + 1, device=rows.device))
     edges = starts.tolist()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mixtura import checks
-from mixtura.covariances import COVARIANCES, Product
+from mixtura.covariances import COVARIANCES, Product, Tied
 from mixtura.engine.passes import moments_by_label
 from mixtura.engine.sources import BlockSource
 from mixtura.init.starts import cluster_classes, mixture_of
@@ -38,8 +38,7 @@ from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial, distinct
 from mixtura.selection.splits import plain_cv
 from mixtura.selection.task import OTHER_PRIORS, Selected, Task, check_start, is_auto, make_prior
-from mixtura.solvers import FitResult, Outcome, Record, first_update, mixture_of_moments
-from mixtura.values.moments import Moments
+from mixtura.solvers import FitResult, Outcome, Record, first_update, mixture_of_moments, tied_mixture
 
 # Rules and candidates were selected on one split of 41 published and simulated data sets (benchmarks/data_sets.py), by
 # their log-loss; with each set left out in turn, 37 of 41 times the same ones were best. Mean test error and log-loss,
@@ -108,14 +107,16 @@ MOST_OUTSIDE = 2  # members of samples that are not in memory, so that rows are 
 MOST_SCATTERED = 2**27
 
 
-def _suits_moments(task: Task) -> bool:
-    """Whether the closed forms can be those of the moments of all rows, of which the compared samples are held out."""
+def _suits_moments(task: Task) -> str | None:
+    """Whether samples are held out of the sums of all rows, "full" or, where classes have too many matrices, "tied"."""
     known, numbers = task.description, task.n_classes * task.n_numeric**2
     most = MOST_SCATTERED
     if task.source.device.type == "cuda":
         most = torch.cuda.get_device_properties(task.source.device).total_memory // (8 * torch.float64.itemsize)
     plain = task.structure.is_gaussian and not known.n_missing and not known.unlabeled_weight
-    return plain and known.n_rows > SELECTION_SAMPLES and numbers <= most and _by_default(task.cv)
+    if not plain or known.n_rows <= SELECTION_SAMPLES or not _by_default(task.cv):
+        return None
+    return "full" if numbers <= most else "tied" if task.n_numeric**2 <= most else None
 
 
 def _by_default(cv: Any) -> bool:
@@ -123,18 +124,23 @@ def _by_default(cv: Any) -> bool:
     return isinstance(cv, int) and cv == DEFAULT_FOLDS
 
 
-def _from_moments(task: Task, structure: Structure, moments: Moments | None, prior: Any) -> tuple[Task, Mixture]:
+def _from_moments(task: Task, structure: Structure, comparison: Comparison, prior: Any) -> tuple[Task, Mixture]:
     """One Gaussian per class, from the moments of all samples if these are complete, and the task with its prior."""
-    known = task.description
+    known, moments, sums = task.description, comparison.moments, comparison.sums
     if known.n_missing or known.unlabeled_weight or not task.structure.is_gaussian:
         task = replace(task, prior=make_prior(prior, known, task.n_components))
         clusters = cluster_classes(known, task.n_components, "kmeans", task.generator)
         problem = replace(task, objective=Joint(), class_prior=None).problem
         return task, first_update(mixture_of(clusters, structure, known), clusters.assigned, problem)
-    if moments is None:
-        moments = moments_by_label(known.class_means, task.source, memory_limit=task.memory_limit)
-    task = replace(task, description=replace(known, scatter=moments.within))
+    if sums is not None:
+        scatter = sums[2]
+    else:
+        moments = moments or moments_by_label(known.class_means, task.source, memory_limit=task.memory_limit)
+        scatter = moments.within
+    task = replace(task, description=replace(known, scatter=scatter))
     task = replace(task, prior=make_prior(prior, task.description, task.n_components))
+    if moments is None or (isinstance(structure, Tied) and structure.shares_across_classes):
+        return task, tied_mixture(known.class_weights, known.class_means, scatter, structure, task.problem)
     return task, mixture_of_moments(moments, structure, task.problem)
 
 
@@ -235,7 +241,7 @@ class AutomaticSearch:
         structures = self._structures(task)
         once = task.n_numeric >= WIDE and is_auto(self.covariance_type)
         wide = once and self.time_budget is None
-        whole = wide and is_auto(self.prior) and _suits_moments(task)
+        whole = _suits_moments(task) if wide and is_auto(self.prior) else None
         comparison = Comparison(task, once=once and _by_default(plain_cv(task.cv)), whole=whole)
         if not comparison.n_folds:  # no sample can be held out
             counts = [1] * task.n_classes
@@ -266,7 +272,7 @@ class AutomaticSearch:
         pool, temperature = _pool(search, comparison, chosen, most)
         members = distinct(pool)
         choices = [self._with_choice(task, member.fit, comparison) for member in members]
-        comparison.moments = None
+        comparison.moments = comparison.sums = None
         counts = [sum(other is member for other in pool) for member in members]
         choices = [(replace(own, weight=n / counts[0]), start) for (own, start), n in zip(choices, counts, strict=True)]
         if task.missingness is not None:
@@ -325,7 +331,7 @@ class AutomaticSearch:
         structure = choice.structure if is_auto(self.covariance_type) else task.structure
         task = replace(task, structure=structure, training=choice.training)
         if fit.mixture is None:
-            task, start = _from_moments(task, choice.structure, comparison.moments, choice.prior)
+            task, start = _from_moments(task, choice.structure, comparison, choice.prior)
         else:
             task = replace(task, prior=make_prior(choice.prior, task.description, task.n_components))
             start = fit.mixture

@@ -51,9 +51,7 @@ class CandidateOrder:
         self.transforms, self.search = transforms, search
         size = comparison.n_numeric
         affordable = comparison.n_classes * size * size <= MOST_NUMBERS
-        self.have_path = (
-            (affordable or comparison.moments is not None) and is_auto(prior) and comparison.has_closed_forms
-        )
+        self.have_path = (affordable or comparison.whole is not None) and is_auto(prior) and comparison.has_closed_forms
         self._of_path: dict[tuple[str, bool], list[Trial[CandidateFit]]] = {}
 
     def all(self) -> None:
@@ -106,7 +104,7 @@ class CandidateOrder:
         if not {"tied", "full"} & set(kinds):
             return
         path, place = self._tied(kinds.get("tied"), transformed)
-        if path is not None and "full" in kinds:
+        if path is not None and "full" in kinds and self.comparison.whole != "tied":
             self._full(kinds["full"], path, place)
 
     def _tied(self, settings: Candidate | None, transformed: bool) -> tuple[ShrinkagePath | None, int]:
@@ -133,7 +131,7 @@ class CandidateOrder:
 
     def _full(self, settings: Candidate, path: ShrinkagePath, place: int) -> None:
         """Try covariances of the classes: towards the best tied ones, then of larger strengths while this helps."""
-        if self.comparison.moments is not None:
+        if self.comparison.whole is not None:
             self._of_path[settings.name, False] = [self.search.tried(partial(self._full_of_all, settings, path, place))]
             return
 

@@ -105,23 +105,27 @@ class ClassMatrices:
 
     counts: Tensor  # (C,), sums of weights
     means: Tensor  # (C, D)
-    scatters: Tensor  # (C, D, D)
+    within: Tensor  # (D, D), the sum of the scatters
+    scatters: Tensor | None  # (C, D, D); None where they are too many
     units: Tensor
 
     @classmethod
     def of(cls, moments: Moments) -> ClassMatrices:
         """From moments of the classes."""
         means = moments.reference + moments.firsts / moments.counts.clamp_min(1e-300).unsqueeze(-1)
-        return cls(moments.counts, means, moments.about(means).seconds[0], torch.ones_like(means[0]))
+        scatters = moments.about(means).seconds[0]
+        return cls(moments.counts, means, scatters.sum(0), scatters, torch.ones_like(means[0]))
 
     def in_units(self, units: Tensor, varies: Tensor) -> ClassMatrices:
         """The same for the features that vary, divided by units (D',)."""
-        scatters = self.scatters if bool(varies.all()) else self.scatters[:, varies][:, :, varies]
-        return ClassMatrices(self.counts, self.means[:, varies] / units, scatters, units)
+        whole = self.scatters is None or bool(varies.all())
+        scatters = self.scatters if whole or self.scatters is None else self.scatters[:, varies][:, :, varies]
+        within = self.within[varies][:, varies]
+        return ClassMatrices(self.counts, self.means[:, varies] / units, within, scatters, units)
 
     def described(self, known: Description) -> Description:
         """The description of these samples, of which that of all samples is known."""
-        within = self.scatters.diagonal(dim1=1, dim2=2).sum(0) / self.counts.sum()
+        within = self.within.diagonal() / self.counts.sum()
         within = torch.where(known.varies & (within > 0), within, known.within)
         return replace(known, class_weights=self.counts, class_means=self.means, within=within)
 
@@ -138,11 +142,13 @@ class ClassMatrices:
     @cached_property
     def pooled(self) -> Spectrum:
         """The spectrum of the sum of the scatters."""
-        values, axes = torch.linalg.eigh(self.scatters.sum(0) / torch.outer(self.units, self.units))
+        values, axes = torch.linalg.eigh(self.within / torch.outer(self.units, self.units))
         return Spectrum(values.clamp_min(0), axes)
 
     def full(self, rows: Tensor, tied: float, strengths: Sequence[float]) -> list[Tensor]:
         """As `score_full`, by factors of the covariances."""
+        scatters = self.scatters
+        assert scatters is not None
         pooled, count, (n_classes, size) = self.pooled, self.weight, self.means.shape
         target = torch.eye(size, dtype=rows.dtype, device=rows.device)
         if tied < math.inf:
@@ -152,7 +158,7 @@ class ClassMatrices:
         step = max(1, n_classes // PARTS) if rows.is_cuda else 1
 
         def score(part: slice, thread: int) -> None:
-            own = self.scatters[part] / scale
+            own = scatters[part] / scale
             for strength, of_strength in zip(strengths, scores, strict=True):
                 factors, _ = linalg.safe_cholesky(own + strength * target)
                 divisors = self.counts[part] + strength

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from mixtura.covariances import Product
-from mixtura.engine.passes import map_rows, moments_by_label, without_rows
-from mixtura.engine.sources import Block, TensorSource
+from mixtura.engine.passes import map_rows, moments_by_label, scatter_by_label, without_rows
+from mixtura.engine.sources import Block, BlockSource, TensorSource
 from mixtura.engine.threads import check_time
 from mixtura.init.description import Description, describe
 from mixtura.init.starts import Clusters, cluster_classes, mixture_of
@@ -108,14 +108,16 @@ class _View:
 class Comparison:
     """The samples on which candidates are compared, and their folds."""
 
-    def __init__(self, task: Task, once: bool = False, whole: bool = False):
+    def __init__(self, task: Task, once: bool = False, whole: str | None = None):
         most = SELECTION_SAMPLES if isinstance(plain_cv(task.cv), int) else None
         self.rows, self.labels, self.shares, weights, cv = sample_of(task.source, task.generator, most, task.cv)
         self.task, self.n_classes = task, task.n_classes
         self.weights = torch.ones_like(self.rows[:, 0], dtype=torch.float64) if weights is None else weights.double()
         strata = strata_of(self.labels, self.shares, self.weights)
         assert strata is not None
-        self.moments = moments_by_label(task.description.class_means, task.source) if whole else None
+        self.whole, means = whole, task.description.class_means  # of all rows, whose samples are held out
+        self.moments = moments_by_label(means, task.source) if whole == "full" else None
+        self.sums = scatter_by_label(means, task.source) if whole == "tied" else None
         if whole:
             strata = self._take(few_of_each_class(strata, self.weights, task.description.class_weights), strata)
         self.groups = cv.groups if isinstance(cv, Grouped) else None  # (n,)
@@ -147,9 +149,16 @@ class Comparison:
     @cached_property
     def matrices(self) -> ClassMatrices | None:
         """The scatters of all rows but the samples, where these are held out of all rows (class-moments)."""
-        if self.moments is None:
+        held_out = Block(self.rows, self.labels, self.shares, self.weights)
+        if self.moments is not None:
+            return ClassMatrices.of(without_rows(self.moments, held_out))
+        if self.sums is None:
             return None
-        return ClassMatrices.of(without_rows(self.moments, Block(self.rows, self.labels, self.shares, self.weights)))
+        reference = self.task.description.class_means
+        pairs = zip(self.sums, scatter_by_label(reference, BlockSource(held_out)), strict=True)
+        counts, firsts, second = (all_rows - own for all_rows, own in pairs)
+        shifts = firsts / counts.clamp_min(1e-300).unsqueeze(-1)
+        return ClassMatrices(counts, reference + shifts, second - firsts.T @ shifts, None, torch.ones_like(firsts[0]))
 
     def thinned(self, every: int) -> Comparison:
         """The comparison on every so many of the samples, where they are held out of all rows."""

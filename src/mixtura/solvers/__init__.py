@@ -6,7 +6,7 @@ from mixtura.roles import MixtureSolver
 from mixtura.solvers.accelerated_em import AcceleratedEM
 from mixtura.solvers.batched_em import MemberFit, Stack, run_together
 from mixtura.solvers.baum_welch import BaumWelch
-from mixtura.solvers.em import EM, first_update, mixture_of_moments
+from mixtura.solvers.em import EM, first_update, mixture_of_moments, tied_mixture
 from mixtura.solvers.gradient import Gradient
 from mixtura.solvers.loop import EarlyStopping, FitResult, Outcome, Record, best_of, run
 from mixtura.solvers.problem import Problem, score_classes
@@ -39,4 +39,5 @@ __all__ = [
     "run",
     "run_together",
     "score_classes",
+    "tied_mixture",
 ]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixtura.covariances import Full, FullCovariance
+from mixtura.covariances import Full, FullCovariance, TiedCovariance
 from mixtura.engine.evaluator import too_wide_for_products
 from mixtura.engine.passes import moments_by_label, summarise
 from mixtura.engine.sources import TensorSource
@@ -175,6 +175,34 @@ def first_update(
     return replace(updated, log_weights=floored, class_of=rough.class_of).with_class_prior(
         problem.class_prior if problem.class_prior is not None else class_weights
     )
+
+
+def tied_mixture(counts: Tensor, means: Tensor, scatter: Tensor, structure: Structure, problem: Problem) -> Mixture:
+    """One component of each class with one covariance for all, from the sum of their scatters (map-update).
+
+    Parameters
+    ----------
+    counts : Tensor of shape (n_classes,)
+        Weights of the classes.
+    means : Tensor of shape (n_classes, n_features)
+        Their means.
+    scatter : Tensor of shape (n_features, n_features)
+        About these.
+    structure : Structure
+        A tied structure.
+    problem : Problem
+        The problem that the mixture solves.
+
+    Returns
+    -------
+    mixture : Mixture
+    """
+    class_of, zeros = torch.arange(len(counts), device=means.device), torch.zeros_like(means[:1])
+    start = structure.start(torch.ones_like(means), means[:0], class_of[:0], class_of)
+    assert isinstance(start, TiedCovariance)
+    pooled = Moments(counts.sum().reshape(1), zeros, (scatter.unsqueeze(0),), DenseForm(), zeros)
+    inner = start.inner.updated(pooled, problem.pseudo_moments, problem.floor)
+    return Mixture(counts.log() - counts.sum().log(), means, replace(start, inner=inner), class_of)
 
 
 PARTS = 8  # of the classes, whose matrices are updated one part after the other
