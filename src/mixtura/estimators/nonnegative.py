@@ -29,7 +29,7 @@ from mixtura.estimators.parts import SAME_ROWS
 from mixtura.estimators.rows import ArrayLike, FrameLike, Rows, is_batches, read_rows
 from mixtura.estimators.training import keep_history, raise_interruption
 from mixtura.files.registry import storable
-from mixtura.inspection.explanations import ScoredWords, word_contributions
+from mixtura.inspection.explanations import word_contributions
 from mixtura.inspection.graphs import conditional_graph
 from mixtura.inspection.summaries import Table
 from mixtura.inspection.summaries import feature_names as known_names
@@ -372,11 +372,11 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         check_is_fitted(self)
         names = np.asarray(known_names(self) if feature_names is None else feature_names, dtype=object)
         checks.as_many_names(names, self.n_features_in_)
-        model = ScoredWords(
-            self.mixture_.to("cpu"), None if self.rows_ is None else self.rows_.to("cpu"), self.temperature_
-        )
+        transform = None if self.rows_ is None else self.rows_.to("cpu")
+        model = self.mixture_.to("cpu"), transform, self.temperature_
         scores = torch.as_tensor(self._map_scores(X, lambda scores: scores.T)).double()
-        return word_contributions(model, read_features(self, X, reset=False)[0].to("cpu"), scores, self.classes_, names)
+        rows = read_features(self, X, reset=False)[0].to("cpu")
+        return word_contributions(*model, rows, scores, self.classes_, names)
 
     @property
     def weights_(self) -> np.ndarray:

@@ -305,46 +305,46 @@ def forward_selection(loss: Loss, n_features: int, n_selected: int) -> tuple[lis
     return chosen, losses
 
 
-@dataclass(frozen=True)
-class ScoredWords:
-    """A mixture of transformed rows, their transform, and the temperature of the posteriors."""
+def _contributions(
+    mixture: LogLinearMixture, transform: RowTransform | None, raw: Tensor, score: Tensor
+) -> tuple[Tensor, Tensor, Tensor, float, int]:
+    """Columns of a row (1, D) that are not zero, their values and contributions, the log-odds, and the class.
 
-    mixture: LogLinearMixture
-    transform: RowTransform | None
-    temperature: float
-
-    def contributions(self, raw: Tensor, score: Tensor) -> tuple[Tensor, Tensor, Tensor, float, int]:
-        """Columns of a row (1, D) that are not zero, their values and contributions, the log-odds, and the class.
-
-        `score` holds the log posteriors (C,) of the row.
-        """
-        mixture = self.mixture
-        row = raw.double() if self.transform is None else self.transform.forward(raw)
-        dense, plain = (part if is_dense(part) else part.to_dense() for part in (row, raw.double()))
-        used = plain[0].nonzero()[:, 0]
-        log_joint = mixture.log_joint(row)[:, 0]
-        theta = mixture.coefficients[:, used][mixture.basis_of]  # (K, m)
-        by_class = torch.stack(
-            [log_joint[mixture.class_of == c].softmax(0) @ theta[mixture.class_of == c] for c in range(len(score))]
-        )  # (C, m)
-        c = int(score.argmax())
-        others = score.clone()
-        others[c] = -torch.inf
-        difference = by_class[c] - others.softmax(0) @ by_class
-        parts = difference * dense[0, used] / self.temperature
-        if not bool(dense.any()):
-            parts = torch.zeros_like(parts)
-        return used, plain[0, used], parts, float(score[c] - others.logsumexp(0)), c
+    `score` holds the log posteriors (C,) of the row.
+    """
+    row = raw.double() if transform is None else transform.forward(raw)
+    dense, plain = (part if is_dense(part) else part.to_dense() for part in (row, raw.double()))
+    used = plain[0].nonzero()[:, 0]
+    log_joint = mixture.log_joint(row)[:, 0]
+    theta = mixture.coefficients[:, used][mixture.basis_of]  # (K, m)
+    by_class = torch.stack(
+        [log_joint[mixture.class_of == c].softmax(0) @ theta[mixture.class_of == c] for c in range(len(score))]
+    )  # (C, m)
+    c = int(score.argmax())
+    others = score.clone()
+    others[c] = -torch.inf
+    difference = by_class[c] - others.softmax(0) @ by_class
+    parts = difference * dense[0, used]
+    if not bool(dense.any()):
+        parts = torch.zeros_like(parts)
+    return used, plain[0, used], parts, float(score[c] - others.logsumexp(0)), c
 
 
 def word_contributions(
-    model: ScoredWords, features: Tensor, scores: Tensor, classes: np.ndarray, names: np.ndarray
+    mixture: LogLinearMixture,
+    transform: RowTransform | None,
+    temperature: float,
+    features: Tensor,
+    scores: Tensor,
+    classes: np.ndarray,
+    names: np.ndarray,
 ) -> Table:
     """One line for each row and word, the largest contribution first; with a constant they sum to the log-odds."""
     columns: dict[str, list[Any]] = {name: [] for name in ("sample", "class", "feature", "value", "contribution")}
     for number, score in enumerate(scores):
         row = row_slice(features, slice(number, number + 1))
-        used, values, parts, log_odds, c = model.contributions(row, score)
+        used, values, parts, log_odds, c = _contributions(mixture, transform, row, score)
+        parts = parts / temperature
         order = parts.abs().argsort(descending=True, stable=True)
         columns["sample"] += [number] * (len(used) + 1)
         columns["class"] += [classes[c]] * (len(used) + 1)
