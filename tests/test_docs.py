@@ -20,9 +20,13 @@ WITH_EXAMPLES = (
     "CONTRIBUTING.md",
     "docs/choosing.md",
     "docs/deployment.md",
+    "docs/few_labels.md",
     "docs/gpu.md",
     "docs/heads.md",
+    "docs/missing.md",
+    "docs/outliers.md",
     "docs/quick_start.md",
+    "docs/rare_class.md",
     "docs/reading.md",
     "docs/regularised.md",
 )
