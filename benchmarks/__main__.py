@@ -1,13 +1,14 @@
 """python -m benchmarks: times relative to other libraries, temporary memory, cost per row. Writes results/speed.*.
 
-`python -m benchmarks defaults` compares the default with other classifiers: defaults.py. `python -m benchmarks
-embeddings` fits many features of a frozen network: embeddings.py.
+Others: `python -m benchmarks defaults` compares the default with other classifiers, `embeddings` fits many features of a
+frozen network, `doubt` compares outlier scores, and `few_labels` classifiers of few labeled samples.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib
 import json
 import os
 import platform
@@ -28,6 +29,7 @@ import numpy as np
 from benchmarks.rivals import RIVALS, make_problem
 
 RESULTS = Path(__file__).parent / "results"
+OTHERS = ("defaults", "embeddings", "doubt", "few_labels")
 
 # (rows, features, components, covariance, target ratio against scikit-learn)
 ITERATIONS = [
@@ -399,13 +401,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["defaults"]:
-        from benchmarks import defaults
-
-        defaults.main(sys.argv[2:])
-    elif sys.argv[1:2] == ["embeddings"]:
-        from benchmarks import embeddings
-
-        embeddings.main(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in OTHERS:
+        importlib.import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
     else:
         main()
