@@ -82,7 +82,7 @@ FRAGMENTS: tuple[tuple[str, str, Callable[[], Mapping[str, Any]]], ...] = (
         pca50,
     ),
     (
-        "docs/choosing.md",
+        "docs/few_labels.md",
         "{components:.1f} % test error with 100 labels (five draws; {pixels:.1f} % with neighbours in pixel space), "
         "{thousand:.1f} % with 1000 labels",
         few,
