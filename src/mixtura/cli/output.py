@@ -20,7 +20,7 @@ from rich.text import Text
 
 METRICS = ("log-loss", "error", "balanced-error", "f1", "cost", "precision")
 STANDARD = Path("-")  # the standard input or output
-LONGEST_NAME = 40  # in tables and legends of a page
+LONGEST_NAME = 48  # in tables and legends of a page
 
 Say = Callable[[str], None]
 

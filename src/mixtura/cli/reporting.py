@@ -267,15 +267,19 @@ def _decisions(evidence: HeldOut) -> str:
     rows = []
     for metric, line in threshold_table(positive, scores, evidence.weights):
         name, _, value = metric.partition(":")
-        wish = f"a missed row costs {value} false alarms"
+        wish = f"a missed row costs as much as {value} false alarm{'' if value == '1' else 's'}"
         wish = wish if name == "cost" else f"precision of {output.percent(float(value), 0)}"
         rows.append(
             [wish, f"{line['threshold']:.3g}", *(output.percent(line[k]) for k in ("flagged", "precision", "recall"))]
         )
-    text = f"Is a row of class {evidence.names[number]}? {int(positive.sum())} held-out rows are. `mixtura predict "
-    text += "--threshold T` predicts this class from a probability of T on; `mixtura fit --positive` asks for another."
+    text = (
+        f"Is a row of class {evidence.names[number]!r}? {int(positive.sum())} held-out rows are. With mixtura predict "
+    )
+    text += (
+        "--threshold T this class is predicted from a probability of T on; mixtura fit --positive names another one."
+    )
     heads = ["wish", "threshold", "rows predicted so", "precision", "recall"]
-    return output.paragraph(text) + picture + output.table(heads, rows)
+    return f"{output.paragraph(text)}<div class='scroll wide'>{picture}</div>{output.table(heads, rows)}"
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
