@@ -30,9 +30,9 @@ from mixtura.estimators.gaussian_mixture import (
     read_density,
 )
 from mixtura.estimators.mixture_classifier import MixtureClassifier, make_classifier_search, make_classifier_settings
+from mixtura.estimators.parts import Data
 from mixtura.estimators.rows import Rows, adopt_features, is_batches, is_dask
 from mixtura.estimators.training import (
-    Data,
     bring_home,
     describe,
     keep_outlier_scores,

@@ -6,12 +6,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_feature_names, _check_n_features
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.rows import FrameLike, PandasLike, Rows, aligned, is_missing, read_rows
+from mixtura.engine.threads import limit_after_fork
+from mixtura.estimators.rows import (
+    FrameLike,
+    PandasLike,
+    Rows,
+    aligned,
+    is_missing,
+    read_rows,
+    rows_of_array,
+    rows_of_tensor,
+)
 from mixtura.files.registry import storable
 
 # Types of the columns of a frame that hold categories.
@@ -117,14 +126,14 @@ class Encoding:
                 f"indicators of categories; got shape {tuple(X.shape)}. Pass a data frame or an array with categories."
             )
         checks.enough_rows(len(X), smallest, type(estimator).__name__)
-        if not isinstance(X, Tensor):
-            X = X if reset else aligned(estimator, X)
-            _check_feature_names(estimator, X, reset=reset)
-            _check_n_features(estimator, X, reset=reset)
-            X = self.encoded(X)
-        reader = EncodedReader(estimator.device)
-        reader.n_features_in_ = self.n_columns
-        return read_rows(reader, X, reset=False)
+        limit_after_fork()
+        device = checks.device(estimator.device, required=False)
+        if isinstance(X, Tensor):
+            return rows_of_tensor(checks.rows(X.detach(), self.n_columns, type(estimator).__name__), device, True)
+        X = X if reset else aligned(estimator, X)
+        _check_feature_names(estimator, X, reset=reset)
+        _check_n_features(estimator, X, reset=reset)
+        return rows_of_array(self.encoded(X), device, True)
 
 
 def read_samples(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
@@ -137,20 +146,6 @@ def read_samples(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows
     if encoding is None:
         return read_rows(estimator, X, reset, smallest)
     return encoding.read(estimator, X, reset, smallest)
-
-
-class EncodedReader(BaseEstimator):
-    """Reads encoded samples with a known number of columns."""
-
-    n_features_in_: int
-
-    def __init__(self, device: Any = None):
-        self.device = device
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
 
 
 def find_encoding(X: Any, wanted: Any) -> Encoding | None:

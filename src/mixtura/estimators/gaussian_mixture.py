@@ -36,11 +36,10 @@ from mixtura.estimators.online import (
     remember_first,
     resume,
 )
-from mixtura.estimators.parts import by_parts, is_streamed, read_stream
+from mixtura.estimators.parts import Data, by_parts, is_streamed, read_stream
 from mixtura.estimators.rows import read_rows
 from mixtura.estimators.scikit_learn import Printer, ScikitLearnStart, mixture_from_sklearn, mixture_to_sklearn
 from mixtura.estimators.training import (
-    Data,
     Settings,
     bring_home,
     describe,
@@ -527,7 +526,7 @@ def read_density(model: GaussianMixture, X: Any, sample_weight: Any, groups: Any
     """Check samples and their weights."""
     if is_streamed(X):
         checks.alone_with_batches(groups=groups)
-        return Data(read_stream(model, X, None, sample_weight, labeled=False).source)
+        return read_stream(model, X, None, sample_weight, labeled=False)
     rows = read_samples(model, X, reset=True, smallest=2).nearby()
     weights = checks.sample_weight(sample_weight, len(rows))
     n_rows = len(rows) if weights is None else int((weights > 0).sum())

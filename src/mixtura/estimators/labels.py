@@ -100,7 +100,9 @@ class Labels:
 def read_labels(
     y: Any, n_rows: int, weights: Tensor | None, name: str, unlabeled: Any = None, takes_unlabeled: bool = False
 ) -> Labels:
-    """Check y: one label per row, or a matrix of shares. Rows of weight zero count as absent."""
+    """Check y: one label per row, a matrix of shares, or checked labels. Rows of weight zero count as absent."""
+    if isinstance(y, Labels):
+        return y
     if y is None:
         raise ValueError(
             f"{name} requires y to be passed, but the target y is None; use GaussianMixture for rows without labels."

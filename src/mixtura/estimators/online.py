@@ -18,7 +18,7 @@ from mixtura.covariances import COVARIANCES
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, locate
 from mixtura.engine.threads import computing
-from mixtura.estimators.labels import ClassNumbers
+from mixtura.estimators.labels import ClassNumbers, Labels
 from mixtura.estimators.parts import is_streamed
 from mixtura.estimators.rows import read_rows
 from mixtura.estimators.training import Settings, check_described, make_generator
@@ -87,16 +87,6 @@ def _classes(given: Any, known: np.ndarray | None) -> np.ndarray:
     if len(wanted) < 2:
         raise ValueError(f"classes must name at least two classes; got {wanted.tolist()}.")
     return wanted
-
-
-class _SoftLabels:
-    """Soft labels with named columns, like a data frame."""
-
-    def __init__(self, shares: np.ndarray, columns: np.ndarray):
-        self.shares, self.columns = shares, columns
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self.shares
 
 
 def _shares_of(numbers: Tensor, weights: Tensor | None, n_classes: int) -> Tensor | None:
@@ -200,7 +190,7 @@ def update_classifier(
     weights = _weigh_classes(self, weights, numbers, known)
     shares = _shares_of(numbers, weights, len(known)) if first else None
     if first:
-        labels = y if shares is None else _SoftLabels(shares.cpu().numpy(), known)
+        labels = y if shares is None else Labels(known, None, shares.cpu())
         begin(self, lambda: fit(X, labels, sample_weight))
     source = replace(rows, warp=self.warp_).source(None if shares is not None else numbers, shares, weights)
     if first:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.distributed import DaskSource, Processes, ProcessSource, add_partitions
-from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, moved
-from mixtura.estimators.categorical import read_samples
-from mixtura.estimators.labels import ClassNumbers, read_one_per_row
+from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, TensorSource, moved
+from mixtura.estimators.categorical import Encoding, read_samples
+from mixtura.estimators.labels import ClassNumbers, Labels, read_one_per_row
 from mixtura.estimators.rows import Rows, is_batches, is_dask, read_rows
 from mixtura.streams.batches import Batch, BatchedPredictions, EveryPass, Sharded, named_batches
 
@@ -120,17 +120,28 @@ class Reader:
 
 
 @dataclass(frozen=True)
-class Streamed:
-    """Checked rows in parts: their source, and the statistics of the first pass, if there was one."""
+class Data:
+    """Checked samples of a fit; `rows`, `labels` and `weights` are None if they come in parts."""
 
     source: Source
-    classes: np.ndarray | None
-    n_unlabeled: int
+    classes: np.ndarray | None = None
+    n_unlabeled: int = 0
+    encoding: Encoding | None = None
+    cv: Any = 5
+    held_out: TensorSource | None = None
+    rows: Rows | None = None
+    labels: Labels | None = None
+    weights: Tensor | None = None
+
+    @property
+    def home(self) -> torch.device | None:
+        """Device of fitted parameters, if they are computed on another one."""
+        return None if self.rows is None else self.rows.home
 
 
 def read_stream(
     estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool, unlabeled: Any = None, watch: Any = None
-) -> Streamed:
+) -> Data:
     """Check rows in parts; sets features on the estimator.
 
     `labeled`: whether the rows must have labels. `watch` is called with the numbers of rows read.
@@ -146,7 +157,7 @@ def read_stream(
     source = BatchSource(_named_again(X), reader, n_columns(estimator), reader.device, reader.dtype, watch)
     if first_pass is not None:
         source.n_rows = first_pass.n_rows
-    return Streamed(source, classes, 0 if first_pass is None else first_pass.n_unlabeled)
+    return Data(source, classes, 0 if first_pass is None else first_pass.n_unlabeled)
 
 
 def _named_again(batches: Iterable[Any]) -> EveryPass:
@@ -198,7 +209,7 @@ def _with_classes(reader: Reader, first_pass: FirstPass | None) -> tuple[Reader,
     return Reader(reader.estimator, True, reader.unlabeled, reader.device, reader.dtype, classes), classes
 
 
-def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any) -> Streamed:
+def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any) -> Data:
     if not isinstance(estimator.random_state, int | np.integer):
         raise checks.common_seed(estimator.random_state)
     in_batches = is_batches(shard.X)
@@ -223,10 +234,10 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
         block = moved(reader(whole[0]), reader.device)
         block.start = start
         local = BlockSource(block)
-    return Streamed(ProcessSource(local, processes, first_pass.n_rows), classes, first_pass.n_unlabeled)
+    return Data(ProcessSource(local, processes, first_pass.n_rows), classes, first_pass.n_unlabeled)
 
 
-def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool, unlabeled: Any) -> Streamed:
+def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool, unlabeled: Any) -> Data:
     from mixtura.estimators.dask_collections import example_of, partitions_of
 
     if labeled:
@@ -243,7 +254,7 @@ def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool
         reader.dtype,
         first_pass.lengths,
     )
-    return Streamed(source, classes, first_pass.n_unlabeled)
+    return Data(source, classes, first_pass.n_unlabeled)
 
 
 def _scan_part(reader: Reader, number: int, *part: Any) -> FirstPass:

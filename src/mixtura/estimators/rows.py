@@ -112,21 +112,30 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     if takes_nan and not reset:
         X = aligned(estimator, X)
     if isinstance(X, Tensor):
-        values = _checked_tensor(estimator, X, reset, smallest)
-        if wanted_device is not None and wanted_device.type == "cuda" and values.numel() > FEW_VALUES:
-            values = values.to(wanted_device)  # whose memory is read many times as fast
-        extents = extents_of(values)
-        if not extents.within(values.dtype):
-            checks.no_infinity(values, takes_nan)
-        return Rows(values, wanted_device or values.device, values.dtype, as_tensor=True, extents=extents)
+        return rows_of_tensor(_checked_tensor(estimator, X, reset, smallest), wanted_device, takes_nan)
     array = _checked_array(estimator, with_nan(X), reset, smallest)
+    return rows_of_array(array, wanted_device, takes_nan, is_map=isinstance(X, np.memmap))
+
+
+def rows_of_tensor(values: Tensor, device: torch.device | None, takes_nan: bool) -> Rows:
+    """The rows of a tensor, on its own device unless another one is given."""
+    values = values if values.dtype in (torch.float32, torch.float64) else values.double()
+    if device is not None and device.type == "cuda" and values.numel() > FEW_VALUES:
+        values = values.to(device)  # whose memory is read many times as fast
+    extents = extents_of(values)
+    if not extents.within(values.dtype):
+        checks.no_infinity(values, takes_nan)
+    return Rows(values, device or values.device, values.dtype, as_tensor=True, extents=extents)
+
+
+def rows_of_array(array: np.ndarray, device: torch.device | None, takes_nan: bool, is_map: bool = False) -> Rows:
+    """The rows of an array; those of a memory map are read in parts."""
     dtype = torch.float32 if array.dtype in (np.float32, np.float16) else torch.float64
-    device = wanted_device or torch.device("cpu")
-    values = array if isinstance(X, np.memmap) else _shared(array).to(dtype)
+    values = array if is_map else _shared(array).to(dtype)
     extents = extents_of(values)
     if not extents.within(dtype):
         raise ValueError(checks.too_large(dtype, takes_nan))
-    return Rows(values, device, dtype, as_tensor=False, extents=extents)
+    return Rows(values, device or torch.device("cpu"), dtype, as_tensor=False, extents=extents)
 
 
 def aligned(estimator: Any, X: Any) -> Any:
@@ -234,7 +243,7 @@ def _checked_tensor(estimator: Any, X: Tensor, reset: bool, smallest: int) -> Te
             del estimator.feature_names_in_
     if values.dtype in (torch.float16, torch.bfloat16):
         return values.float()
-    return values if values.dtype in (torch.float32, torch.float64) else values.double()
+    return values
 
 
 def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.ndarray:

@@ -78,22 +78,23 @@ class ScikitLearnStart:
         """One update from the initial responsibilities of all rows."""
         about, (count,) = task.description, task.n_components
         filled = torch.where(whole.isnan(), about.class_means[0].to(whole.dtype), whole)
-        parts = initial_responsibilities(self.method, count, filled, weights, self.random_state)
+        index, labels, shares, weight = initial_responsibilities(self.method, count, filled, weights, self.random_state)
         variances = about.total.expand(count, task.source.n_features).contiguous()
-        assigned = parts.assigned(filled, weights)
+        rows, counts = filled[index].double(), None if weights is None else weights[index]
+        components = shares.argmax(1) if labels is None and shares is not None else labels
+        assert components is not None
+        assigned = rows, torch.ones_like(rows[:, 0]) if counts is None else counts, components
         centres = centres_of(*assigned, count)
         sampled = assigned[0][:SAMPLED_ROWS], assigned[1][:SAMPLED_ROWS], assigned[2][:SAMPLED_ROWS]
         class_of = torch.zeros(count, dtype=torch.int64, device=task.source.device)
         covariance = task.structure.start(variances, *weighted_deviations([sampled], centres), class_of)
         rough = Mixture(torch.zeros_like(variances[:, 0]), centres, covariance, class_of)
-        chosen = TensorSource(
-            whole[parts.index], parts.labels, parts.shares, None if weights is None else weights[parts.index]
-        )
+        chosen = TensorSource(whole[index], labels, shares, counts)
         start, _ = em.step(replace(problem, source=chosen, objective=Assigned()), rough)
         total = float(len(whole)) if weights is None else float(weights.sum())
-        start = replace(start, log_weights=start.log_weights + math.log(parts.weight / total))
-        if isinstance(start.covariance, TiedCovariance) and len(parts.index) < len(whole):
-            wide = wide_tied(start, filled, weights, parts.weight, task.reg_covar or 0.0)
+        start = replace(start, log_weights=start.log_weights + math.log(weight / total))
+        if isinstance(start.covariance, TiedCovariance) and len(index) < len(whole):
+            wide = wide_tied(start, filled, weights, weight, task.reg_covar or 0.0)
             start = replace(start, covariance=wide)
         return start
 
@@ -166,21 +167,8 @@ def _covariance(precisions_init: Any, kind: Any, n_components: int, n_features: 
 LARGEST_SINGLE = 1e15
 
 
-class InitialResponsibilities:
-    """Initial responsibilities: indices of rows, their components or shares of all components, and their weight."""
-
-    def __init__(self, index: Tensor, labels: Tensor | None, shares: Tensor | None, weight: float):
-        self.index, self.labels, self.weight = index, labels, weight
-        self.shares = shares
-
-    def assigned(self, rows: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """The rows, their weights, and the component of each, or the one with the largest share."""
-        chosen = rows[self.index].double()
-        components = self.labels
-        if components is None:
-            assert self.shares is not None
-            components = self.shares.argmax(1)
-        return chosen, torch.ones_like(chosen[:, 0]) if weights is None else weights[self.index], components
+# Indices of rows, their components or shares of all components, and their weight.
+Assignment = tuple[Tensor, Tensor | None, Tensor | None, float]
 
 
 def on_host(filled: Tensor, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray | None]:
@@ -210,7 +198,7 @@ def centres_of(rows: Tensor, weights: Tensor, components: Tensor, n_components: 
 
 def initial_responsibilities(
     method: str, n_components: int, filled: Tensor, weights: Tensor | None, random_state: np.random.RandomState
-) -> InitialResponsibilities:
+) -> Assignment:
     """Initial responsibilities; on the CPU by scikit-learn's own functions, so that random draws are the same.
 
     On a GPU they are computed there.
@@ -225,7 +213,7 @@ def initial_responsibilities(
             shares = torch.rand(shape, generator=drawn, dtype=torch.float64, device=device)
         else:
             shares = torch.from_numpy(random_state.uniform(size=shape))
-        return InitialResponsibilities(every, None, shares / shares.sum(1, keepdim=True), total)
+        return every, None, shares / shares.sum(1, keepdim=True), total
     if method == "kmeans":
         if filled.is_cuda:
             generator = torch.Generator().manual_seed(int(random_state.randint(2**31)))
@@ -239,7 +227,7 @@ def initial_responsibilities(
                 f"without samples. Lower n_components to {n_clusters}.",
                 ConvergenceWarning,  # as scikit-learn's own
             )
-        return InitialResponsibilities(every, labels, None, total)
+        return every, labels, None, total
     if method == "k-means++" and filled.is_cuda:
         generator = torch.Generator().manual_seed(int(random_state.randint(2**31)))
         weights_of = torch.ones_like(filled[:, 0]) if weights is None else weights.to(filled.dtype)
@@ -252,7 +240,7 @@ def initial_responsibilities(
         chosen = random_state.choice(n_rows, size=n_components, replace=False)
     index = torch.from_numpy(np.asarray(chosen)).to(device)
     count = float(len(index)) if weights is None else float(weights[index].sum())
-    return InitialResponsibilities(index, torch.arange(n_components, device=device), None, count)
+    return index, torch.arange(n_components, device=device), None, count
 
 
 def wide_tied(start: Mixture, filled: Tensor, weights: Tensor | None, weight: float, reg_covar: float) -> Covariance:

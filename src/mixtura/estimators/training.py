@@ -24,15 +24,15 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.covariances import COVARIANCES, Product
 from mixtura.engine.conditionals import map_distances
-from mixtura.engine.sources import BlockSource, Source, TensorSource
+from mixtura.engine.sources import BlockSource, TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import Encoding, read_samples
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import Estimator, recorded, trial_watcher
-from mixtura.estimators.labels import ClassNumbers, Labels, read_labels, weigh_classes, with_groups
-from mixtura.estimators.parts import read_stream
-from mixtura.estimators.rows import Rows, is_batches, is_dask
+from mixtura.estimators.labels import ClassNumbers, read_labels, weigh_classes, with_groups
+from mixtura.estimators.parts import Data, read_stream
+from mixtura.estimators.rows import is_batches, is_dask
 from mixtura.files.codec import arguments_of
 from mixtura.files.registry import as_loaded
 from mixtura.init.description import Description
@@ -103,26 +103,6 @@ def make_settings(estimator: DensityEstimator, **others: Any) -> Settings:
     return Settings(**given | ({"init": estimator, "n_init": 1} if given["continues"] else {}))
 
 
-@dataclass(frozen=True)
-class Data:
-    """Checked samples of a fit; `rows`, `labels` and `weights` are None if they come in parts."""
-
-    source: Source
-    classes: np.ndarray | None = None
-    n_unlabeled: int = 0
-    encoding: Encoding | None = None
-    cv: Any = 5
-    held_out: TensorSource | None = None
-    rows: Rows | None = None
-    labels: Labels | None = None
-    weights: Tensor | None = None
-
-    @property
-    def home(self) -> torch.device | None:
-        """Device of fitted parameters, if they are computed on another one."""
-        return None if self.rows is None else self.rows.home
-
-
 def fit_classifier(
     estimator: DensityClassifier,
     settings: Settings,
@@ -154,8 +134,8 @@ def read_training(
     if is_dask(X) or isinstance(X, Sharded) or (y is None and is_batches(X)):
         checks.alone_with_batches(class_weight=settings.class_weight, groups=groups)
         checks.no_streamed_categories(estimator.categorical_features)
-        stream = read_stream(estimator, X, y, sample_weight, labeled=True, unlabeled=settings.unlabeled)
-        return Data(stream.source, stream.classes, stream.n_unlabeled, estimator.encoding_, settings.cv)
+        data = read_stream(estimator, X, y, sample_weight, labeled=True, unlabeled=settings.unlabeled)
+        return replace(data, encoding=estimator.encoding_, cv=settings.cv)
     rows = read_samples(estimator, X, reset=True).nearby()
     n_rows = len(rows)
     weights = checks.sample_weight(sample_weight, n_rows)

@@ -68,15 +68,6 @@ def penalties(n_features: int, dense: bool = True) -> list[Shrinkage]:
 
 
 @dataclass(frozen=True)
-class _Column:
-    """The training rows of some members: their description, their weight and their column of counts."""
-
-    number: int
-    description: Description
-    weight: float
-
-
-@dataclass(frozen=True)
 class ComponentSearch:
     """Selects the number of components and the prior of a density.
 
@@ -133,15 +124,15 @@ class ComponentPath:
             checks.rows_to_hold_out(bool((self.counts[:, :-1] == 0).any()), "choose with criterion='bic'")
         self.rows = TensorSource(rows, weights=weights, counts=self.counts)
         self.weights = torch.ones(len(rows), dtype=torch.float64, device=rows.device) if weights is None else weights
-        self.columns = []
-        for number, count in enumerate(self.counts.T.to(torch.float64)):
+        self.columns: list[Description] = []  # of the training rows of each column of counts
+        for count in self.counts.T.to(torch.float64):
             description = describe(TensorSource(rows, weights=count * self.weights), 1, generator)
-            self.columns.append(_Column(number, description, description.weight))
+            self.columns.append(description)
         self.generator, self.stack = generator, None
 
     def walk(self, n_components: int | None) -> None:
         """Fit all numbers of components on the path; each level starts from the previous one with components merged."""
-        size = len(self.columns[-1].description.samples[0][0])
+        size = len(self.columns[-1].samples[0][0])
         count = max(1, min(LARGEST, size // ROWS_PER_COMPONENT)) if n_components is None else min(n_components, size)
         starts = [start for column in self.columns for start in [self._start(column, count)] * len(self.priors)]
         self.search.tried_together(partial(self._level, count, starts))
@@ -157,19 +148,19 @@ class ComponentPath:
         if len(columns) > REFIT_SHARE * len(self.search.trials) * len(self.columns):
             return []
         members = [
-            MemberFit(self._with_prior(prior, column, count), self._start(column, count), column.weight, column.number)
-            for column in columns
+            MemberFit(self._with_prior(prior, column, count), self._start(column, count), column.weight, number)
+            for number, column in enumerate(columns)
         ]
         results = run_together(self.structure, members, self.rows, PATH_ITERATIONS, PATH_TOL) if members else []
         (block,) = self.rows.blocks()
-        unseen = [TensorSource(block.rows[self.counts[:, column.number] == 0]) for column in columns]
+        unseen = [TensorSource(block.rows[self.counts[:, number] == 0]) for number in range(len(columns))]
         return [(result.mixture, source) for result, source in zip(results, unseen, strict=True)]
 
     def _level(self, n_components: int, starts: list[Mixture]) -> list[Trial[Mixture]]:
         """The trials of all priors with one number of components."""
         members = [
-            MemberFit(self._with_prior(prior, column, n_components), starts[b], column.weight, column.number)
-            for b, (column, prior) in enumerate(product(self.columns, self.priors))
+            MemberFit(self._with_prior(prior, column, n_components), starts[b], column.weight, number)
+            for b, ((number, column), prior) in enumerate(product(enumerate(self.columns), self.priors))
         ]
         results = run_together(self.structure, members, self.rows, PATH_ITERATIONS, PATH_TOL)
         if any(result.outcome is Outcome.INTERRUPTED for result in results):
@@ -182,15 +173,15 @@ class ComponentPath:
             for prior, score, fit in zip(self.priors, scores, fits, strict=True)
         ]
 
-    def _start(self, column: _Column, n_components: int) -> Mixture:
+    def _start(self, column: Description, n_components: int) -> Mixture:
         """The initial mixture of the members of a column, the same for all priors."""
-        rough, assigned = starting_mixture(column.description, self.structure, [n_components], "kmeans", self.generator)
+        rough, assigned = starting_mixture(column, self.structure, [n_components], "kmeans", self.generator)
         middle = self.priors[len(self.priors) // 2]
         return first_update(rough, assigned, self._with_prior(middle, column, n_components))
 
-    def _with_prior(self, prior: Any, column: _Column, n_components: int) -> Problem:
+    def _with_prior(self, prior: Any, column: Description, n_components: int) -> Problem:
         """The problem with a prior scaled to the training rows of a column."""
-        scales = column.description.scales_for([n_components])
+        scales = column.scales_for([n_components])
         if isinstance(prior, str):
             prior = PRIORS[prior](scales)
         elif prior is None:
