@@ -21,7 +21,14 @@ from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import check_fitted, fitting, recorded, with_constructor
+from mixtura.estimators.estimator import (
+    PathName,
+    RandomState,
+    check_fitted,
+    fitting,
+    recorded,
+    with_constructor,
+)
 from mixtura.estimators.gaussian_mixture import (
     GaussianMixture,
     make_density_search,
@@ -252,9 +259,9 @@ class AveragedMixture(DensityMixin, DensityEstimator):
     _: KW_ONLY
     resampling: str = "bootstrap"
     fraction: float = 0.7
-    random_state: Any = None
+    random_state: RandomState = None
     verbose: int = 0
-    checkpoint: Any = None
+    checkpoint: PathName = None
 
     _attributes: ClassVar = MEMBERS
     mixtures_: list[Mixture] = field(init=False)
@@ -569,9 +576,9 @@ class AveragedMixtureClassifier(DensityClassifier):
     resampling: str = "bootstrap"
     fraction: float = 0.7
     combine: str = "posterior"
-    random_state: Any = None
+    random_state: RandomState = None
     verbose: int = 0
-    checkpoint: Any = None
+    checkpoint: PathName = None
 
     _attributes: ClassVar = MEMBERS
     mixtures_: list[Mixture] = field(init=False)

@@ -58,7 +58,7 @@ class DensityEstimator(Estimator):
     n_features_in_: int
     unobserved_: tuple[int, ...] = ()  # columns without an observed value in the training rows
     encoding_: Encoding | None = None  # of categorical features
-    categorical_features: Any = None  # argument of estimators that support them
+    categorical_features: object = None  # argument of estimators that support them
     # Arguments of all estimators.
     covariance_type: Any
     rank: Any

@@ -7,9 +7,21 @@ from typing import Any, ClassVar
 
 from mixtura import checks
 from mixtura.estimators.density_classifier import DensityClassifier
-from mixtura.estimators.estimator import check_fitted, fitting, with_constructor
+from mixtura.estimators.estimator import (
+    ClassWeight,
+    Components,
+    Device,
+    MemoryLimit,
+    PathName,
+    PriorChoice,
+    RandomState,
+    check_fitted,
+    fitting,
+    with_constructor,
+)
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_settings
 from mixtura.files.registry import storable
+from mixtura.roles import Structure
 from mixtura.selection.penalties import Growth, PenaltySearch, Setting, make_objective
 from mixtura.selection.task import is_auto
 
@@ -98,29 +110,29 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
     True
     """
 
-    n_components: Any = 1
+    n_components: Components = 1
     _: KW_ONLY
-    covariance_type: Any = "diag"
-    rank: Any = "auto"
-    prior: Any = "auto"
-    tradeoff: Any = 0.0
+    covariance_type: str | Structure = "diag"
+    rank: int | str = "auto"
+    prior: PriorChoice = "auto"
+    tradeoff: float | str = 0.0
     cv: Any = 5
     early_stopping: bool = False
     validation_fraction: float = 0.1
-    class_prior: Any = "empirical"
-    class_weight: Any = None
-    unlabeled: Any = None
-    categorical_features: Any = "from_dtype"
-    init: Any = "kmeans"
+    class_prior: object = "empirical"
+    class_weight: ClassWeight = None
+    unlabeled: object = None
+    categorical_features: object = "from_dtype"
+    init: object = "kmeans"
     n_init: int = 1
     max_iter: int = 200
-    tol: Any = "auto"
-    device: Any = None
-    memory_limit: Any = None
+    tol: float | str = "auto"
+    device: Device = None
+    memory_limit: MemoryLimit = None
     warm_start: bool = False
-    random_state: Any = None
+    random_state: RandomState = None
     verbose: int = 0
-    checkpoint: Any = None
+    checkpoint: PathName = None
 
     growth_: tuple[Growth, ...] = field(init=False)
     prior_: Any = field(init=False)

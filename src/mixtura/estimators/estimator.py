@@ -5,13 +5,14 @@ from __future__ import annotations
 import copyreg
 import functools
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral
 from types import FunctionType
-from typing import Any, ClassVar, TypeVar, dataclass_transform, get_args
+from typing import Any, ClassVar, TypeAlias, TypeVar, dataclass_transform, get_args
 
 import numpy as np
 import torch
@@ -27,12 +28,23 @@ from mixtura.files.codec import arguments_of, fits, fitted_of
 from mixtura.files.models import METADATA, as_arrays, from_arrays, save
 from mixtura.inspection.graphs import coded_graph, export
 from mixtura.inspection.summaries import feature_names
+from mixtura.priors import Shrinkage
+from mixtura.roles import Prior
 from mixtura.selection.search import SearchTable
 from mixtura.selection.splits import checked_cv
 from mixtura.solvers import Record
 
 MODELS = {"mixture_", "model_", "estimator_"}  # attributes that hold a fitted model
 
+
+# Types of arguments.
+RandomState: TypeAlias = int | np.random.RandomState | None
+Device: TypeAlias = str | torch.device | None
+MemoryLimit: TypeAlias = int | str | None
+PathName: TypeAlias = str | os.PathLike[str] | None
+Components: TypeAlias = int | str | dict[Any, int]
+ClassWeight: TypeAlias = str | dict[Any, float] | None
+PriorChoice: TypeAlias = str | Prior | Shrinkage | None
 
 # Arguments that mean the same in all estimators.
 ARGUMENTS: dict[str, Any] = {

@@ -24,7 +24,19 @@ from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import read_samples
 from mixtura.estimators.density_estimator import DensityEstimator, map_log_joints
-from mixtura.estimators.estimator import atomic_fit, check_fitted, declared, fitting, recorded, with_constructor
+from mixtura.estimators.estimator import (
+    Device,
+    MemoryLimit,
+    PathName,
+    PriorChoice,
+    RandomState,
+    atomic_fit,
+    check_fitted,
+    declared,
+    fitting,
+    recorded,
+    with_constructor,
+)
 from mixtura.estimators.labels import with_groups
 from mixtura.estimators.online import (
     FIRST_STARTS,
@@ -185,7 +197,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
 
     n_components: Any = 1
     _: KW_ONLY
-    covariance_type: Any = "full"
+    covariance_type: str | Structure = "full"
     tol: float = 1e-3
     reg_covar: float = 1e-6
     max_iter: int = 100
@@ -194,17 +206,17 @@ class GaussianMixture(DensityMixin, DensityEstimator):
     weights_init: Any = None
     means_init: Any = None
     precisions_init: Any = None
-    random_state: Any = None
+    random_state: RandomState = None
     warm_start: bool = False
     verbose: int = 0
     verbose_interval: int = 10
-    checkpoint: Any = None
-    prior: Any = None
+    checkpoint: PathName = None
+    prior: PriorChoice = None
     criterion: str = "auto"
-    rank: Any = "auto"
-    categorical_features: Any = None
-    device: Any = None
-    memory_limit: Any = None
+    rank: int | str = "auto"
+    categorical_features: object = None
+    device: Device = None
+    memory_limit: MemoryLimit = None
 
     running_: RunningMoments | None = field(default=None, init=False)  # moments of `partial_fit`
     lower_bound_: float = field(init=False)

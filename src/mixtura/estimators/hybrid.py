@@ -10,10 +10,22 @@ from sklearn.utils import check_random_state
 
 from mixtura import checks
 from mixtura.estimators.density_classifier import DensityClassifier
-from mixtura.estimators.estimator import check_fitted, fitting, with_constructor
+from mixtura.estimators.estimator import (
+    ClassWeight,
+    Components,
+    Device,
+    MemoryLimit,
+    PathName,
+    PriorChoice,
+    RandomState,
+    check_fitted,
+    fitting,
+    with_constructor,
+)
 from mixtura.estimators.training import fit_classifier, make_settings
 from mixtura.files.registry import storable
 from mixtura.objectives import Conditional, Hybrid, Margin
+from mixtura.roles import Structure
 from mixtura.selection.task import is_auto
 from mixtura.selection.tradeoffs import PATH, TradeoffSearch
 from mixtura.solvers import Gradient
@@ -110,30 +122,30 @@ class HybridMixtureClassifier(DensityClassifier):
     True
     """
 
-    n_components: Any = 1
+    n_components: Components = 1
     _: KW_ONLY
-    covariance_type: Any = "full"
-    rank: Any = "auto"
-    tradeoff: Any = "auto"
+    covariance_type: str | Structure = "full"
+    rank: int | str = "auto"
+    tradeoff: float | str = "auto"
     discriminative: str = "margin"
-    margin: Any = "auto"
+    margin: float | str = "auto"
     unlabeled_weight: float = 1.0
-    prior: Any = "default"
-    class_prior: Any = "empirical"
-    class_weight: Any = None
-    unlabeled: Any = None
-    categorical_features: Any = "from_dtype"
-    init: Any = "kmeans"
+    prior: PriorChoice = "default"
+    class_prior: object = "empirical"
+    class_weight: ClassWeight = None
+    unlabeled: object = None
+    categorical_features: object = "from_dtype"
+    init: object = "kmeans"
     max_iter: int = 200
     validation_fraction: float | None = 0.1
     n_epochs: int = 50
     batch_size: int = 100
     learning_rate: float = 1e-3
-    checkpoint: Any = None
-    device: Any = None
-    memory_limit: Any = None
+    checkpoint: PathName = None
+    device: Device = None
+    memory_limit: MemoryLimit = None
     warm_start: bool = False
-    random_state: Any = None
+    random_state: RandomState = None
     verbose: int = 0
 
     tradeoff_: float = field(init=False)

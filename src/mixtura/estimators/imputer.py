@@ -18,7 +18,7 @@ from mixtura.estimators.averaged import AveragedMixture
 from mixtura.estimators.categorical import columns_of, find_encoding
 from mixtura.estimators.density_classifier import DensityClassifier, marginal_loss
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import Estimator, check_fitted, fitting, with_constructor
+from mixtura.estimators.estimator import Estimator, RandomState, check_fitted, fitting, with_constructor
 from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.labels import is_missing
 from mixtura.estimators.mixture_classifier import MixtureClassifier
@@ -72,7 +72,7 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     _: KW_ONLY
     method: str = "mean"
     add_indicator: bool = False
-    random_state: Any = None
+    random_state: RandomState = None
 
     _arguments: ClassVar = {"method": checks.among(("mean", "draw")), "add_indicator": checks.SWITCH}
     _attributes: ClassVar = {"estimator_": DensityEstimator}

@@ -40,7 +40,7 @@ class ClassNumbers:
     """
 
     classes: np.ndarray
-    unlabeled: Any = None
+    unlabeled: object = None
     advice: str = ""
 
     def read(self, y: Any, n_rows: int, weights: Tensor | None, what: str) -> Tensor:

@@ -11,15 +11,28 @@ from sklearn.utils.metaestimators import available_if
 
 from mixtura import checks
 from mixtura.estimators.density_classifier import DensityClassifier
-from mixtura.estimators.estimator import atomic_fit, check_fitted, fitting, with_constructor
+from mixtura.estimators.estimator import (
+    ClassWeight,
+    Components,
+    Device,
+    MemoryLimit,
+    PathName,
+    PriorChoice,
+    RandomState,
+    atomic_fit,
+    check_fitted,
+    fitting,
+    with_constructor,
+)
 from mixtura.estimators.online import FIRST_STARTS, classifies_online, update_classifier
 from mixtura.estimators.rows import as_array
 from mixtura.estimators.scikit_learn import classifier_from_sklearn, classifier_to_sklearn
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_settings
 from mixtura.files.registry import storable
 from mixtura.model.mixture import Member
+from mixtura.model.transforms import Warp
 from mixtura.objectives import OBJECTIVES
-from mixtura.roles import MixtureSolver, Objective
+from mixtura.roles import MixtureSolver, Objective, Structure
 from mixtura.selection.automatic import AutomaticSearch
 from mixtura.selection.task import HybridTraining, is_auto
 from mixtura.solvers import SOLVERS
@@ -159,33 +172,33 @@ class MixtureClassifier(DensityClassifier):
     True
     """
 
-    n_components: Any = "auto"
+    n_components: Components = "auto"
     _: KW_ONLY
-    covariance_type: Any = "auto"
-    rank: Any = "auto"
-    objective: Any = "joint"
-    solver: Any = "auto"
-    prior: Any = "auto"
-    warp: Any = "auto"
-    temperature: Any = "auto"
+    covariance_type: str | Structure = "auto"
+    rank: int | str = "auto"
+    objective: object = "joint"
+    solver: object = "auto"
+    prior: PriorChoice = "auto"
+    warp: str | Warp | None = "auto"
+    temperature: float | str = "auto"
     average: int = 3
-    missing: Any = "auto"
+    missing: str = "auto"
     cv: Any = 5
     time_budget: float | None = None
-    class_prior: Any = "empirical"
-    class_weight: Any = None
-    unlabeled: Any = None
-    categorical_features: Any = "from_dtype"
-    init: Any = "kmeans"
+    class_prior: object = "empirical"
+    class_weight: ClassWeight = None
+    unlabeled: object = None
+    categorical_features: object = "from_dtype"
+    init: object = "kmeans"
     n_init: int = 1
     max_iter: int = 200
     tol: float = 1e-4
-    device: Any = None
-    memory_limit: Any = None
+    device: Device = None
+    memory_limit: MemoryLimit = None
     warm_start: bool = False
-    random_state: Any = None
+    random_state: RandomState = None
     verbose: int = 0
-    checkpoint: Any = None
+    checkpoint: PathName = None
 
     running_: RunningMoments | None = field(default=None, init=False)  # moments of `partial_fit`
     _arguments: ClassVar = {

@@ -23,7 +23,18 @@ from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.classifiers import ConditionalClassifier
-from mixtura.estimators.estimator import check_fitted, fitting, recorded, trial_watcher, with_constructor
+from mixtura.estimators.estimator import (
+    Device,
+    MemoryLimit,
+    PathName,
+    PriorChoice,
+    RandomState,
+    check_fitted,
+    fitting,
+    recorded,
+    trial_watcher,
+    with_constructor,
+)
 from mixtura.estimators.labels import ClassNumbers, read_labels, read_one_per_row, with_groups
 from mixtura.estimators.parts import SAME_ROWS
 from mixtura.estimators.rows import ArrayLike, FrameLike, Rows, is_batches, read_rows
@@ -209,25 +220,25 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     n_components: Any = "auto"
     _: KW_ONLY
-    prior: Any = "auto"
-    rows: Any = "auto"
+    prior: PriorChoice = "auto"
+    rows: str | None = "auto"
     shared: bool = False
-    sparsity: Any = "auto"
+    sparsity: float | str = "auto"
     solver: str = "auto"
-    temperature: Any = "auto"
+    temperature: float | str = "auto"
     cv: Any = 5
     time_budget: float | None = None
-    unlabeled: Any = None
+    unlabeled: object = None
     early_stopping: bool = True
     validation_fraction: float = 0.1
     n_init: int = 1
     max_iter: int = 1000
     tol: float = 1e-6
-    device: Any = None
-    memory_limit: Any = None
-    random_state: Any = None
+    device: Device = None
+    memory_limit: MemoryLimit = None
+    random_state: RandomState = None
     verbose: int = 0
-    checkpoint: Any = None
+    checkpoint: PathName = None
 
     mixture_: LogLinearMixture = field(init=False)
     sparsity_: float = field(init=False)

@@ -20,7 +20,17 @@ from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
 from mixtura.estimators.classifiers import ConditionalClassifier
-from mixtura.estimators.estimator import check_fitted, fitting, recorded, with_constructor
+from mixtura.estimators.estimator import (
+    Components,
+    Device,
+    MemoryLimit,
+    PathName,
+    RandomState,
+    check_fitted,
+    fitting,
+    recorded,
+    with_constructor,
+)
 from mixtura.estimators.labels import read_labels
 from mixtura.estimators.parts import Data
 from mixtura.estimators.rows import Rows, read_rows
@@ -224,23 +234,23 @@ class SparseMixtureClassifier(ConditionalClassifier):
     True
     """
 
-    n_components: Any = 3
+    n_components: Components = 3
     _: KW_ONLY
     kernel: Any = "polynomial"
     degree: int = 2
     gamma: float = 1.0
     coef0: float = 1.0
     scaling: bool = True
-    evidence: Any = "default"
+    evidence: str | dict[str, Any] = "default"
     n_init: int = 3
     max_iter: int = 5000
     tol: float = 1e-5
-    working_set: Any = "auto"
-    device: Any = None
-    memory_limit: Any = None
-    random_state: Any = None
+    working_set: bool | str = "auto"
+    device: Device = None
+    memory_limit: MemoryLimit = None
+    random_state: RandomState = None
     verbose: int = 0
-    checkpoint: Any = None
+    checkpoint: PathName = None
 
     model_: SparseModel = field(init=False)
     log_evidence_: float = field(init=False)
@@ -608,12 +618,12 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
     gamma: float = 1.0
     coef0: float = 1.0
     scaling: bool = True
-    evidence: Any = "published"
+    evidence: str | dict[str, Any] = "published"
     max_iter: int = 5000
     tol: float = 1e-5
-    working_set: Any = "auto"
-    device: Any = None
-    memory_limit: Any = None
-    random_state: Any = None
+    working_set: bool | str = "auto"
+    device: Device = None
+    memory_limit: MemoryLimit = None
+    random_state: RandomState = None
     verbose: int = 0
-    checkpoint: Any = None
+    checkpoint: PathName = None

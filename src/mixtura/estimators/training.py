@@ -29,7 +29,7 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import Encoding, read_samples
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import Estimator, recorded, trial_watcher
+from mixtura.estimators.estimator import ClassWeight, Estimator, recorded, trial_watcher
 from mixtura.estimators.labels import ClassNumbers, read_labels, weigh_classes, with_groups
 from mixtura.estimators.parts import Data, read_stream
 from mixtura.estimators.rows import is_batches, is_dask
@@ -73,14 +73,14 @@ class Settings:
     generator: torch.Generator
     memory_limit: int
     solver: MixtureSolver | None = None
-    init: Any = "kmeans"
+    init: object = "kmeans"
     continues: bool = False
     n_init: int = 1
     max_iter: int = 200
     tol: float = 1e-4
-    class_prior: Any = "empirical"
-    class_weight: Any = None
-    unlabeled: Any = None
+    class_prior: object = "empirical"
+    class_weight: ClassWeight = None
+    unlabeled: object = None
     warp: Any = None
     temperature: float = 1.0
     missing: str = "ignorable"
