@@ -202,9 +202,9 @@ class Trainer:
         self.data, self.seed, self.epochs, self.device = data, seed, epochs, data.images.device
         self.sizes = (column.n_features, width, int(data.labels.max()) + 1)
         self.steps_per_epoch = len(data.images) // BATCH
-        made = {method: self.model(method) for method in METHODS}
-        self.networks = StackedNetworks([network for network, _ in made.values()]).to(self.device)
-        self.heads = {method: head.to(self.device) for method, (_, head) in made.items()}
+        pairs = {method: self.model(method) for method in METHODS}
+        self.networks = StackedNetworks([network for network, _ in pairs.values()]).to(self.device)
+        self.heads = {method: head.to(self.device) for method, (_, head) in pairs.items()}
         parameters = [*self.networks.parameters(), *(p for head in self.heads.values() for p in head.parameters())]
         self.optimiser = torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, fused=True)
         self.scale = self.optimiser.grad_scale = torch.tensor(LOSS_SCALE, device=self.device)

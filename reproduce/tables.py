@@ -1,4 +1,4 @@
-"""What scripts share: tasks in several processes, means with their standard errors, and pages from templates."""
+"""Tools of all scripts: tasks in several processes, means with their standard errors, and pages from templates."""
 
 from __future__ import annotations
 

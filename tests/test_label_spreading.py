@@ -38,7 +38,7 @@ def test_the_graph_is_that_of_the_slow_formula(rng, device):
     rows = rng.normal(size=(40, 3))
     graph = graph_of(tensor(rows, device), 4)
     identity = torch.eye(40, dtype=torch.float64, device=device)
-    assert_close(graph(identity), dense_graph(rows, 4))
+    assert_close(graph @ identity, dense_graph(rows, 4))
 
 
 def test_labels_are_those_of_the_solved_system(rng, device):
