@@ -284,9 +284,11 @@ def test_columns_that_are_not_numbers_are_named(column):
 def test_dates_are_named(column):
     cure = (
         "Gaussian mixtures need numeric features: convert them first, for example to days since a date, or to month "
-        "and weekday, or drop them."
+        "and weekday, as mixtura.estimators.TableClassifier does, or drop them."
     )
     frame = pd.DataFrame({"size": X[:, 0], "when": column})
+    with_text = frame.assign(colour="red")
+    refused(lambda: MixtureClassifier(1).fit(with_text, Y), f"X holds dates or times in columns ['when']. {cure}")
     for estimator in (MixtureClassifier(1), GaussianMixture()):
         refused(lambda e=estimator: e.fit(frame, Y), f"X holds dates or times in columns ['when']. {cure}")
         dates = np.full((150, 2), "2020-01-01", dtype="datetime64[D]")

@@ -163,7 +163,7 @@ def dates(columns: Sequence[Any]) -> str:
     which = f" in columns {list(columns)}" if len(columns) else ""
     return (
         f"X holds dates or times{which}. Gaussian mixtures need numeric features: convert them first, for example to "
-        "days since a date, or to month and weekday, or drop them."
+        "days since a date, or to month and weekday, as mixtura.estimators.TableClassifier does, or drop them."
     )
 
 

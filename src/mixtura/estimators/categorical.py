@@ -18,6 +18,7 @@ from mixtura.estimators.rows import (
     aligned,
     is_missing,
     read_rows,
+    refuse_dates,
     rows_of_array,
     rows_of_tensor,
 )
@@ -145,6 +146,7 @@ def read_samples(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows
     encoding: Encoding | None = estimator.encoding_
     if encoding is None:
         return read_rows(estimator, X, reset, smallest)
+    refuse_dates(X)
     return encoding.read(estimator, X, reset, smallest)
 
 

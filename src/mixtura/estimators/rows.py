@@ -282,6 +282,12 @@ def _refuse_categories(X: Any) -> None:
         named = [c for c, kind in zip(X.columns, X.dtypes, strict=True) if str(kind).startswith(NOT_NUMBERS)]
         if named:
             raise ValueError(checks.categorical(named))
+    refuse_dates(X)
+
+
+def refuse_dates(X: Any) -> None:
+    """Raise a ValueError if columns hold dates or times."""
+    if isinstance(X, FrameLike):
         named = [c for c, kind in zip(X.columns, X.dtypes, strict=True) if str(kind).lower().startswith(DATES)]
         if named:
             raise ValueError(checks.dates(named))
