@@ -133,8 +133,8 @@ def test_a_small_fit_is_that_of_the_host_and_lies_on_the_gpu(estimator, device):
     torch.testing.assert_close(probabilities.cpu(), here.predict_proba(rows.cpu()), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["float32", "float16", "pinned memory"])
-def test_a_wide_fit_is_that_of_the_host(kind, device):
+@pytest.mark.parametrize("kind", ["float32", "float16", "pinned memory", "memory map"])
+def test_a_wide_fit_is_that_of_the_host(kind, device, tmp_path):
     """Closed forms from the moments of all rows, of which some are held out (class-moments)."""
     rows, labels = samples(device, 12_000, 120)
     rows, classes = rows * (1 + labels.unsqueeze(1)), torch.arange(12_000, device=device) % 4
@@ -142,6 +142,10 @@ def test_a_wide_fit_is_that_of_the_host(kind, device):
     here = MixtureClassifier(random_state=0).fit(rows.float().cpu(), classes.cpu())
     if kind == "pinned memory":
         there = MixtureClassifier(random_state=0, device=device).fit(rows.cpu().pin_memory(), classes.cpu())
+    elif kind == "memory map":
+        np.save(tmp_path / "rows.npy", rows.cpu().numpy())
+        file = np.load(tmp_path / "rows.npy", mmap_mode="r")
+        there = MixtureClassifier(random_state=0, device=device).fit(file, classes.cpu().numpy())
     else:
         there = MixtureClassifier(random_state=0).fit(rows, classes)
     assert [part.what for part in there.search_.members] == [part.what for part in here.search_.members]

@@ -74,6 +74,11 @@ class FullCovariance(Covariance):
             torch.where(repaired[:, None, None], products, self.matrices), self.factors, repaired
         )
 
+    def distances_from(self, means: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        if rows.is_cuda:
+            _ = self._inverse_factors  # once, before components are selected
+        return super().distances_from(means, rows, dtype)
+
     def scaled(self, scales: Tensor) -> FullCovariance:
         return FullCovariance(self.matrices * (scales.unsqueeze(-1) * scales))
 

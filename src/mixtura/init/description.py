@@ -16,8 +16,8 @@ from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extent
 from mixtura.values.row_samples import RowSample, joined_samples, uniform_keys
 
 # Rows of a class used for initialisation: k-means needs no more, and memory stays bounded. Of wide rows of many classes
-# so many that there are this many values in all, 128 MB, but at least some of every class.
-SAMPLED_ROWS, SAMPLED_VALUES, FEWEST_SAMPLED = 20_000, 2**24, 50
+# so many that there are this many values in all, 64 MB, but at least some of every class.
+SAMPLED_ROWS, SAMPLED_VALUES, FEWEST_SAMPLED = 20_000, 2**23, 50
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ class Description:
         counts = torch.tensor([len(rows) for rows, _ in labeled], device=self.within.device)
         labels = torch.arange(len(labeled), device=self.within.device).repeat_interleave(counts)
         step = max(1, 2**22 // len(self.within))
-        held, first = [], 0
-        for number, pair in enumerate(labeled):
+        held, first, last = [], 0, 0
+        for number, (pair, n_rows) in enumerate(zip(labeled, counts.tolist(), strict=True)):
             held.append(pair)
-            n_held = sum(len(rows) for rows, _ in held)
-            if n_held >= step or number == len(labeled) - 1:
+            last += n_rows
+            if last - first >= step or number == len(labeled) - 1:
                 rows, weights = (torch.cat(part) for part in zip(*held, strict=True))
-                yield rows - self.class_means[labels[first : first + n_held]], weights
-                held, first = [], first + n_held
+                yield rows - self.class_means[labels[first:last]], weights
+                held, first = [], last
 
     def scales_for(self, n_components: Sequence[int]) -> DataScales:
         """The statistics that a prior may use, for these numbers of components per class."""
@@ -175,10 +175,10 @@ class _Statistics:
         self.counts = torch.zeros(n_classes + 1, size, dtype=torch.float64, device=device)  # observed weight
         self.firsts, self.seconds = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
         self.row_weights = torch.zeros(n_classes + 1, dtype=torch.float64, device=device)
-        size = min(SAMPLED_ROWS, max(FEWEST_SAMPLED, SAMPLED_VALUES // (n_classes * size)))
+        most = max(FEWEST_SAMPLED, SAMPLED_VALUES // (n_classes * size)) if n_classes > 1 else SAMPLED_ROWS
         nothing, groups = self.row_weights[:0], torch.zeros(0, dtype=torch.int64, device=device)
         rows = torch.zeros(0, source.n_features, dtype=source.dtype, device=device)
-        self.sample = RowSample((rows, nothing), nothing, size, groups)
+        self.sample = RowSample((rows, nothing), nothing, min(SAMPLED_ROWS, most), groups)
         self.thresholds = self.row_weights.clone()  # of the keys of the sample, (C + 1,)
         self.held: list[RowSample] = []  # not added yet
         self.n_rows = self.n_missing = 0

@@ -32,7 +32,7 @@ from mixtura.roles import Structure
 from mixtura.selection.splits import Split
 from mixtura.values.moments import Moments
 
-PARTS = 16  # of the classes, whose matrices are factored together on a GPU
+PARTS = 8  # of the classes, whose matrices are factored together on a GPU
 # Eigenvalues below this fraction of their sum are zero: they are rounding errors of products of rows.
 FLAT = 1e-15
 
@@ -160,7 +160,7 @@ class ClassMatrices:
         def score(part: slice, thread: int) -> None:
             own = scatters[part] / scale
             for strength, of_strength in zip(strengths, scores, strict=True):
-                factors, _ = linalg.safe_cholesky(own + strength * target)
+                factors, _ = torch.linalg.cholesky_ex(own + strength * target)  # the target is positive definite
                 divisors = self.counts[part] + strength
                 log_determinants = linalg.log_determinants(factors) - size * divisors.log()
                 distances = divisors.unsqueeze(-1) * linalg.distances_of(factors, self.means[part], rows)

@@ -24,8 +24,8 @@ from mixtura.selection.search import Estimate, Trial
 from mixtura.selection.splits import draw_rows
 
 N_BOOTSTRAPS, LEVEL = 200, 0.95
-# Of more held-out samples a random part will do: the correction is then below the last digit.
-MOST_SAMPLES = 2000
+# Of more held-out samples a random part will do: the correction is then below the last digit. Of many classes fewer.
+MOST_SAMPLES, MOST_VALUES = 2000, 2**20
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ def estimate_selection(
     # Infinite for candidates that cannot be the first member.
     sizes = torch.tensor(sizes, dtype=torch.float64, device=device)
     scored = comparison.scored.nonzero()[:, 0].to(device)
-    part = draw_rows(len(scored), MOST_SAMPLES, torch.Generator().manual_seed(0)).to(device)
+    most = min(MOST_SAMPLES, MOST_VALUES // comparison.n_classes)
+    part = draw_rows(len(scored), most, torch.Generator().manual_seed(0)).to(device)
     shares, scores = comparison.known_shares.to(device)[part], [trial.fit.scores.to(device)[part] for trial in trials]
     weights, observed = (values.to(device)[scored[part]] for values in (comparison.weights, comparison.observed))
     prior, missingness = weights @ shares / weights.sum(), comparison.task.missingness
@@ -116,8 +117,9 @@ def estimate_selection(
         values = (
             temperatures[numbers[members]].tolist() if rule.temperature is None else [rule.temperature] * len(members)
         )
-        # Folds are stratified: scores know the frequencies of the held-out classes, a new sample's are others.
-        own_prior = (weights @ shares + prior) / (weights.sum() + 1)
+        # Folds are stratified: scores know the frequencies of the held-out classes, a new sample's are others. Those of
+        # all rows are known.
+        own_prior = (weights @ shares + prior) / (weights.sum() + 1) if comparison.whole is None else prior
         change = torch.where(prior > 0, own_prior / prior, 1.0).log() if given is None else given
         average, tempered = (scores[members[0]] + change).T, calibration(values[0])
         if len(members) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -92,8 +93,13 @@ def grid(like: Tensor, every: int = 1, average: bool = False) -> Tensor:
 
     An average takes no more than `AVERAGE_STEPS` steps to both sides.
     """
+    return _grid(like.dtype, like.device, every, average)
+
+
+@lru_cache(maxsize=16)
+def _grid(dtype: torch.dtype, device: torch.device, every: int, average: bool) -> Tensor:
     steps = torch.arange(-AVERAGE_STEPS, AVERAGE_STEPS + 1, every) if average else torch.arange(0, N_STEPS, every)
-    return LARGEST ** (steps / (N_STEPS - 1)).to(like)
+    return LARGEST ** (steps / (N_STEPS - 1)).to(device, dtype)
 
 
 def tempered_losses(
