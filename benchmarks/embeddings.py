@@ -30,6 +30,8 @@ import mixtura
 from mixtura import MixtureClassifier
 
 RESULTS = Path(__file__).parent / "results"
+GUIDE = Path(__file__).parents[1] / "docs" / "embeddings.md"
+BEGIN, END = "<!-- python -m benchmarks embeddings -->", "<!-- end -->"
 SIZES = {"map": (200_000, 384, 100), "card": (1_000_000, 768, 1000), "small": (30_000, 128, 20)}
 N_TEST = 20_000
 KINDS = ("own covariances", "linear teacher")
@@ -270,6 +272,27 @@ def as_markdown(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def as_lines(results: dict[str, Any]) -> str:
+    """The table of the guide: seconds and errors of all measured parts."""
+    lines = ["| features | model | seconds | error, % | log-loss |", "|---|---|---|---|---|"]
+    for part, where in (("map", "memory map, one thread"), ("card", "GPU")):
+        for kind in KINDS if part in results else ():
+            for rival, values in results[part][kind].items():
+                n, d, c = SIZES[part]
+                seconds = values["processor seconds" if part == "map" else "seconds"]
+                lines.append(
+                    f"| {kind}, {n:,} x {d}, {c} classes, {where} | {rival} | {seconds:.1f} | {values['error']:.1f} "
+                    f"| {values['log-loss']:.3f} |"
+                )
+    return "\n".join(lines)
+
+
+def into_guide(text: str, results: dict[str, Any]) -> str:
+    """The text of the guide with these figures."""
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{as_lines(results)}\n\n{END}{rest.split(END)[1]}"
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks embeddings", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=("map", "card", "small"), default=["map"])
@@ -277,7 +300,8 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    results = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {}
+    known = options.out if options.out.exists() else RESULTS / "embeddings.json"
+    results = json.loads(known.read_text("utf-8")) if known.exists() else {}
     for part in options.parts:
         if part == "small":
             map_part("small"), card_part("small", device)
@@ -288,3 +312,5 @@ def main(arguments: list[str]) -> None:
         results[part] = {"machine": f"{machine}, torch {torch.__version__}, mixtura {mixtura.__version__}", **measured}
         options.out.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
         options.out.with_suffix(".md").write_text(as_markdown(results), "utf-8")
+        if options.out.parent == RESULTS:
+            GUIDE.write_text(into_guide(GUIDE.read_text("utf-8"), results), "utf-8")

@@ -1,5 +1,6 @@
 """The benchmark of the defaults: division of the sets, removal of values, statistics."""
 
+import json
 import sys
 
 import numpy as np
@@ -10,7 +11,7 @@ from conftest import ROOT
 pd = pytest.importorskip("pandas")
 
 sys.path.insert(0, str(ROOT))
-from benchmarks import defaults, defaults_page, readme  # noqa: E402
+from benchmarks import defaults, defaults_page, embeddings, readme  # noqa: E402
 from benchmarks.data_sets import CATEGORY, division, load, names_of, remove  # noqa: E402
 
 
@@ -167,3 +168,29 @@ def test_results_in_the_readme_are_those_of_the_files():
 def test_the_page_of_the_defaults_is_that_of_its_file():
     page = (defaults.RESULTS / "defaults.md").read_text("utf-8")
     assert page == defaults_page.page(defaults.results()) + "\n", "run python -m benchmarks defaults"
+
+
+def test_the_guide_and_the_page_have_the_figures_of_embeddings():
+    results = json.loads((embeddings.RESULTS / "embeddings.json").read_text("utf-8"))
+    guide = embeddings.GUIDE.read_text("utf-8")
+    assert embeddings.into_guide(guide, results) == guide
+    assert embeddings.as_markdown(results) == (embeddings.RESULTS / "embeddings.md").read_text("utf-8")
+    changed = {part: measured | {"machine": "another"} for part, measured in results.items()}
+    assert embeddings.as_markdown(changed) != embeddings.as_markdown(results)
+
+
+@pytest.mark.parametrize("kind", embeddings.KINDS)
+def test_features_have_their_spectrum_and_their_labels(kind):
+    X, y = embeddings.Features(kind, 60, 4, "cpu").draw(20_000)
+    spectrum = np.linalg.eigvalsh(np.cov(X.T.numpy()))[::-1]
+    assert 0.7 < spectrum[31] / spectrum[3] / (4 / 32) < 1.4  # falls as 1 / j
+    assert sorted(y.unique().tolist()) == [0, 1, 2, 3]
+    own = np.stack([np.cov(X[y == c].T.numpy()).diagonal() for c in range(4)])
+    differ = own.std(0).mean() / own.mean()
+    assert differ > 0.02 if kind == "own covariances" else differ < 0.1
+
+
+def test_logistic_regression_learns_a_linear_rule():
+    X, y = embeddings.Features("linear teacher", 20, 3, "cpu").draw(3000)
+    model = embeddings.Logistic().fit(X[:2000], y[:2000])
+    assert float((model.predict_proba(X[2000:]).argmax(1) == y[2000:]).double().mean()) > 0.6
