@@ -21,6 +21,7 @@ from mixtura.objectives import (
     posteriors,
 )
 from mixtura.objectives.likelihood import class_posteriors
+from mixtura.roles import LogSumObjective
 from mixtura.values.targets import Targets
 
 N_ROWS, N_CLASSES = 12, 3
@@ -75,19 +76,28 @@ def every_hybrid():
     return [Hybrid(tradeoff, other, unlabeled_weight) for tradeoff, other, unlabeled_weight in weights]
 
 
+def log_sums_of(objective):
+    return objective.log_sums if isinstance(objective, LogSumObjective) else None
+
+
 @pytest.mark.parametrize("objective", [*REGISTRY.values(), *every_hybrid()], ids=str)
 @pytest.mark.parametrize("known", ["nothing", "labels", "some", "none_labeled"])
 def test_log_sums_are_the_weights_of_own_and_all_components(objective, known, log_joint, rng, device):
     """A fused kernel computes the value from the two weights alone, labeled rows and unlabeled ones alike."""
-    weights = getattr(objective, "log_sums", None)
+    weights = log_sums_of(objective)
     if weights is None:
-        assert isinstance(objective, Margin | Hybrid)  # and only where two numbers cannot say it
-        discriminative = getattr(objective, "discriminative", None)
-        assert not isinstance(discriminative, Conditional) or objective.unlabeled_weight != 1
         return
     targets, _ = targets_of(known, rng, device)
     own, every = Joint().evaluate(log_joint, targets).values, log_joint.logsumexp(0)
     assert_close(objective.evaluate(log_joint, targets).values, weights[0] * own + weights[1] * every)
+
+
+def test_objectives_that_two_numbers_say_have_them():
+    """Otherwise the fused kernels would not serve them."""
+    assert all(log_sums_of(objective) for objective in (Joint(), Marginal(), Conditional()))
+    for objective in every_hybrid():
+        is_said = isinstance(objective.discriminative, Conditional) and objective.unlabeled_weight == 1
+        assert log_sums_of(objective) is not None or not is_said
 
 
 @every_objective
