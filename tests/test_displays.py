@@ -8,6 +8,7 @@ from sklearn.preprocessing import StandardScaler
 from mixtura import AveragedMixtureClassifier, GaussianMixture, MixtureClassifier, SparseMixtureClassifier
 from mixtura.datasets import make_rings, make_ripley, remove_values
 from mixtura.model.transforms import Warp
+from mixtura.selection.search import ScoredCandidate, SearchTable
 from named_samples import NAMES, named_samples
 
 pd = pytest.importorskip("pandas")
@@ -189,3 +190,15 @@ def test_a_history_without_iterations_is_refused(ripley):
     _, X, y = ripley
     with pytest.raises(ValueError, match=r"this MixtureClassifier has none\. Fit it with max_iter=1 or more"):
         plotting.HistoryDisplay.from_estimator(MixtureClassifier(1, max_iter=0, random_state=0).fit(X, y))
+
+
+def test_labels_of_a_search_name_what_differs():
+    candidates = [
+        ScoredCandidate(
+            {"covariance_type": kind, "n_components": count, "warp": warp, "prior": "default"}, 0.1, 0.02, 1.0
+        )
+        for kind, count, warp in (("diag", (1, 3), None), ("full", 1, "johnson"))
+    ]
+    ax = plotting.SearchDisplay(SearchTable("log_loss", candidates, chosen=0)).plot().ax_
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == ["full, 1 component, transformed features", "diag, 1 or 3 components"]

@@ -330,6 +330,15 @@ class HistoryDisplay:
         return self
 
 
+def _setting(name: str, value: Any) -> str:
+    """A setting of a candidate in words."""
+    counts = sorted(set(value)) if isinstance(value, tuple) else [value]
+    if name == "n_components":
+        return f"{' or '.join(map(str, counts))} component{'' if counts == [1] else 's'}"
+    known = {"covariance_type": f"{value}", "warp": "transformed features", "categories": f"categories as {value}"}
+    return known.get(name, f"{name.replace('_', ' ')} {value}")
+
+
 class SearchDisplay:
     """Plot of the candidates of a search with standard errors, the best at the top and the selected one in bold.
 
@@ -400,7 +409,12 @@ class SearchDisplay:
             candidate, tint = table.candidates[number], colour(0 if number == table.chosen else 1)
             error = 0.0 if np.isnan(candidate.standard_error) else candidate.standard_error
             ax.errorbar(candidate.score, height, xerr=error, color=tint, marker="o", markersize=5, capsize=2)
-        labels = [", ".join(str(v) for v in table.candidates[number].what.values()) for number in shown]
+        whats = [table.candidates[number].what for number in shown]
+        names = dict.fromkeys(name for what in whats for name in what)
+        varying = [name for name in names if len({str(what.get(name)) for what in whats}) > 1] or list(names)
+        labels = [
+            ", ".join(_setting(name, what[name]) for name in varying if what.get(name) is not None) for what in whats
+        ]
         ax.set_yticks(range(len(shown)), labels, fontsize=8)
         ax.get_yticklabels()[-1].set_fontweight("bold")
         ax.set(xlabel=table.criterion.replace("_", " ") + " of held-out samples")
