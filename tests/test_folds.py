@@ -120,6 +120,6 @@ def test_a_search_is_drawn(table):
     )
     model.search_ = table
     ax = SearchDisplay.from_estimator(model).ax_
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "2", "3"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["1 component", "2 components", "3 components"]
     assert ax.get_xlabel() == "log loss of held-out samples"
     pyplot.close("all")
