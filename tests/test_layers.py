@@ -250,6 +250,25 @@ def test_the_page_of_the_architecture_draws_these_rooms():
     assert levels == sorted(levels)  # in the order of the imports
 
 
+def defined_names(path: Path) -> set[str]:
+    """Names of the classes, functions, arguments, variables and attributes of a file."""
+    nodes = [node for top in (tree_of(path),) for node in ast.walk(top)]
+    named = {node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    return named | stored | attributes | {node.arg for node in nodes if isinstance(node, ast.arg)}
+
+
+def test_the_page_of_the_architecture_names_what_there_is_where_it_is():
+    page = (PACKAGE.parent.parent / "docs" / "architecture.md").read_text("utf-8")
+    every = set().union(*map(defined_names, source_files()))
+    for dotted in re.findall(r"`@?([A-Za-z_][\w.]*)`", page):
+        if not dotted.endswith(".py"):
+            assert set(dotted.split(".")) - {"src", "mixtura", "tests", "cases"} <= every, dotted
+    for dotted, link in re.findall(r"`([A-Za-z_][\w.]*)`[^`|]{0,9}\[[\w/.]+\]\(\.\./src/mixtura/([\w/]+\.py)\)", page):
+        assert set(dotted.split(".")) <= defined_names(Path(link)), f"{dotted} is not in {link}"
+
+
 def test_few_files_lie_at_the_door():
     assert sum(len(path.parts) == 1 for path in source_files()) <= MOST_FILES_AT_THE_DOOR
 
