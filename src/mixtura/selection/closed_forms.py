@@ -324,10 +324,9 @@ class ShrinkagePath:
 
     def thinned(self, every: int) -> ShrinkagePath:
         """The same for every so many of the rows, where their scatters are given."""
-        other = copy.copy(self)
-        other._parts = [(classes, rows[::every]) for classes, rows in self._parts]
-        other._held_out = [held_out[::every] for held_out in self._held_out]
-        other.shape = (len(other._held_out[0]), *self.shape[1:])
+        other, held_out = copy.copy(self), [mask[::every] for mask in self._held_out]
+        parts = [(classes, rows[::every]) for classes, rows in self._parts]
+        vars(other).update(_parts=parts, _held_out=held_out, shape=(len(held_out[0]), *self.shape[1:]))
         return other
 
     def tied(self, strengths: Sequence[float]) -> list[Tensor]:

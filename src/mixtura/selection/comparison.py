@@ -432,14 +432,17 @@ def has_own_matrices(structure: Structure) -> bool:
 
 
 def few_of_each_class(strata: Tensor, weights: Tensor, class_weights: Tensor) -> Tensor:
-    """Mask (n,) of the first samples of each class, up to a fifth of the weight of the class."""
+    """Mask (n,) of the first samples of each class, up to a fifth of its weight; one, if that is at most half of it."""
     weights, class_weights = weights.cpu(), class_weights.cpu()
     order = strata.argsort(stable=True)
-    sorted_strata, sums = strata[order], weights[order].cumsum(0)
+    sorted_strata, sorted_weights = strata[order], weights[order]
     totals = torch.zeros_like(class_weights).index_add_(0, strata, weights)
-    before = (totals.cumsum(0) - totals)[sorted_strata]
+    sums = sorted_weights.cumsum(0) - (totals.cumsum(0) - totals)[sorted_strata]  # within the class
+    is_first = torch.ones(len(strata), dtype=torch.bool)
+    is_first[1:] = sorted_strata[1:] != sorted_strata[:-1]
+    shares = torch.where(is_first, 0.5, 0.2) * class_weights[sorted_strata]
     chosen = torch.zeros(len(strata), dtype=torch.bool)
-    chosen[order] = sums - before <= 0.2 * class_weights[sorted_strata]
+    chosen[order] = sums <= shares
     return chosen
 
 
