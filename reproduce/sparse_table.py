@@ -242,7 +242,8 @@ def compute(options: Options) -> None:
     path = options.out / "sparse_table.json"
     results = json.loads(path.read_text()) if path.exists() else {"runs": {}, "scores": {}}
     chosen = {}
-    for name in ["ripley"] if options.quick else NAMES:
+    names = ["ripley"] if options.quick else NAMES
+    for name in names:
         for method in SCORES if options.cell in (None, f"{name}, rvm", f"{name}, rvm_cv") else ():
             key = f"{name}/{method}"
             if len(results["scores"].get(key, ())) != len(GAMMAS):
@@ -252,10 +253,10 @@ def compute(options: Options) -> None:
             chosen[key] = {"gamma": chosen_gamma(results, key)}
             runs = results["runs"].get(key, {})  # those of another gamma, chosen among fewer, are computed again
             results["runs"][key] = {number: run for number, run in runs.items() if run["gamma"] == chosen[key]["gamma"]}
-    cells = options.named({f"{name}, {method}": (method, name) for method in METHODS for name in NAMES}).values()
+    named = {f"{name}, {method}": (method, name) for method in METHODS for name in names if n_runs(method, name)}
     tasks = [
         (method, name, number, chosen.get(f"{name}/{method}"))
-        for method, name in ([(m, "ripley") for m in METHODS] if options.quick else cells)
+        for method, name in options.named(named).values()
         for number in range(min(options.n_seeds(10**6), n_runs(method, name)))
         if str(number) not in results["runs"].get(f"{name}/{method}", {})
     ]
