@@ -1,7 +1,7 @@
 """python -m benchmarks: times relative to other libraries, temporary memory, cost per row. Writes results/speed.*.
 
-Others: `python -m benchmarks defaults` compares the default with other classifiers, `embeddings` fits many features of a
-frozen network, `doubt` compares outlier scores, and `few_labels` classifiers of few labeled samples.
+Others: `python -m benchmarks defaults` compares the default with other classifiers, `embeddings` fits many features of
+a frozen network, `doubt` compares outlier scores, and `few_labels` classifiers of few labeled samples.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cases import assert_close
-from mixtura import MixtureClassifier
+from mixtura import MixtureClassifier, load
 from mixtura.covariances import Full, Tied
 from mixtura.engine.evaluator import Evaluator
 from mixtura.engine.passes import moments_by_label, without_rows
@@ -506,3 +506,62 @@ def comparison_of(X, y, weights, monkeypatch):
         MixtureClassifier(random_state=0).fit(X, y, weights)
     monkeypatch.undo()
     return comparisons[0]
+
+
+# ---- few labels ------------------------------------------------------------------------------------------------------
+
+
+def clusters(seed, n_samples=400, n_features=30):
+    """Four classes that are clusters, in features of different variances, and the labels of three samples of each."""
+    rng, y = np.random.default_rng(seed), np.arange(n_samples) % 4
+    means = np.random.default_rng(7).normal(size=(4, n_features))
+    return np.linspace(1, 3, n_features) * (0.7 * means[y] + rng.normal(size=(n_samples, n_features))), y
+
+
+def partly(y, n_labels):
+    return np.where(np.arange(len(y)) < 4 * n_labels, y, -1)
+
+
+def test_means_follow_unlabeled_samples_by_em_with_a_kept_covariance(tmp_path):
+    """Against a slow twin, with one label per class: nothing can be held out."""
+    X, y = clusters(0)
+    model = MixtureClassifier(unlabeled=-1, random_state=0).fit(X, partly(y, 1))
+    covariance = np.cov(X.T, bias=True)
+    covariance = 0.3 * covariance + 0.7 * np.eye(30) * np.diag(covariance).mean()
+    means, precision = X[:4].copy(), np.linalg.inv(covariance)
+    for _ in range(100):
+        offsets = X[4:, None] - means
+        log_joint = -0.5 * np.einsum("ncd,de,nce->nc", offsets, precision, offsets)
+        assigned = np.exp(log_joint - np.logaddexp.reduce(log_joint, axis=1, keepdims=True))
+        means = (X[:4] + assigned.T @ X[4:]) / (1 + assigned.sum(0))[:, None]
+    np.testing.assert_allclose(model.means_, means, atol=1e-2)
+    np.testing.assert_allclose(model.covariances_, np.repeat(covariance[None], 4, 0), rtol=1e-6)
+    np.testing.assert_allclose(model.weights_, 0.25)
+    fresh, labels = clusters(1)
+    alone = MixtureClassifier(random_state=0).fit(X[:4], y[:4])
+    assert model.score(fresh, labels) > alone.score(fresh, labels) + 0.1
+    assert model.is_outlier(fresh + 30).all()
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").predict_proba(fresh), model.predict_proba(fresh))
+
+
+def test_held_out_labels_decide_whether_unlabeled_samples_count():
+    X, y = clusters(0)
+    fresh, labels = clusters(1)
+    model = MixtureClassifier(unlabeled=-1, random_state=0).fit(X, partly(y, 3))
+    assert model.search_.best.what["covariance_type"] == "tied"
+    assert model.search_.best.score == min(candidate.score for candidate in model.search_.candidates)
+    assert model.training_weight_ == 400
+    alone = MixtureClassifier(random_state=0).fit(X[:12], y[:12])
+    assert model.score(fresh, labels) > alone.score(fresh, labels)
+    model.calibrate_outliers(X, partly(y, 3), cv=2)
+    assert model.is_outlier(fresh, 0.1).mean() < 0.3
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 400)  # clusters that have nothing to do with the classes
+    X = 0.5 * rng.normal(size=(400, 30))
+    X[:, 0] += 1.5 * y
+    X[:, 1:10] += 3 * rng.choice([-1, 1], 400)[:, None]
+    few = np.where(np.arange(400) < 60, y, -1)
+    model = MixtureClassifier(unlabeled=-1, random_state=0).fit(X, few)
+    assert model.training_weight_ == 60  # the labeled samples alone
+    assert model.score(X[60:], y[60:]) > 0.8

@@ -94,7 +94,8 @@ class MixtureClassifier(DensityClassifier):
         Multiplies the sample weights.
     unlabeled : object, default=None
         The label of unlabeled samples, such as -1; np.nan means every missing label (NaN, None, pd.NA or masked); None
-        means that every label is a class. In soft labels a row of NaN is unlabeled.
+        means that every label is a class. In soft labels a row of NaN is unlabeled. A selection with 20 features or
+        more uses unlabeled samples only where held-out labels gain by it (few-labels).
     categorical_features : "from_dtype", array-like or None, default="from_dtype"
         Categorical features, by name, index or mask; "from_dtype" means those of categorical or text type.
     init : str or fitted mixture, default="kmeans"

@@ -8,22 +8,26 @@ averaged with those of other candidates as long as held-out samples gain by it (
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn.functional import one_hot
 
 from mixtura import checks
-from mixtura.covariances import COVARIANCES, Product, Tied
+from mixtura.covariances import COVARIANCES, FullCovariance, Product, Tied, TiedCovariance
 from mixtura.engine.passes import moments_by_label
-from mixtura.engine.sources import BlockSource
+from mixtura.engine.sources import BlockSource, TensorSource
 from mixtura.init.starts import cluster_classes, mixture_of
 from mixtura.model.mixture import Mixture
+from mixtura.numerics.linalg import safe_cholesky
 from mixtura.objectives import Joint
-from mixtura.priors import PRIORS, Shrinkage
+from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import ConjugatePrior, Prior, Structure
 from mixtura.selection.candidates import WIDE, CandidateOrder
+from mixtura.selection.closed_forms import follow_unlabeled, identity_scores, kept_covariance
 from mixtura.selection.comparison import (
     COARSE,
     DEFAULT_FOLDS,
@@ -34,9 +38,9 @@ from mixtura.selection.comparison import (
 )
 from mixtura.selection.estimates import PoolRule, estimate_selection
 from mixtura.selection.missingness import choose_missingness
-from mixtura.selection.scores import mean_and_error
-from mixtura.selection.search import Search, Trial, distinct
-from mixtura.selection.splits import plain_cv
+from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
+from mixtura.selection.search import ScoredCandidate, Search, Trial, distinct
+from mixtura.selection.splits import hold_outs, plain_cv
 from mixtura.selection.task import OTHER_PRIORS, Selected, Task, check_start, is_auto, make_prior
 from mixtura.solvers import FitResult, Outcome, Record, first_update, mixture_of_moments, tied_mixture
 
@@ -99,6 +103,8 @@ MOST_WEIGHT = 6
 #   average, no numbers       .362     0.75     .116     .191     .499    .653    .265
 #   average, with numbers     .354     1.05     .098     .162     .486    .610    .261
 # One component per class of numbers is enough: a whole search of them takes twice the time.
+# Features from which on EM of few labels keeps a covariance, and its pseudo-samples per sample in refits.
+LEAST_FEATURES, KEPT = 20, 1000
 MOST_OUTSIDE = 2  # members of samples that are not in memory, so that rows are read at most twice as often
 
 
@@ -117,6 +123,11 @@ def _suits_moments(task: Task) -> str | None:
     if not plain or known.n_rows <= SELECTION_SAMPLES or not _by_default(task.cv):
         return None
     return "full" if numbers <= most else "tied" if task.n_numeric**2 <= most else None
+
+
+def _has_labels(source: Any) -> bool:
+    """Whether samples in memory have one label each, if any."""
+    return isinstance(source, BlockSource) and next(iter(source.blocks())).labels is not None
 
 
 def _by_default(cv: Any) -> bool:
@@ -236,6 +247,68 @@ class AutomaticSearch:
 
     def run(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None = None) -> Selected:
         """Select settings; structure, prior and numbers of components of the task are ignored."""
+        if self._may_keep_covariance(task):
+            return self._with_few_labels(task, watch)
+        return self._run(task, watch)
+
+    def _may_keep_covariance(self, task: Task) -> bool:
+        """Whether many features, all numbers and complete, have unlabeled samples, and nothing is given."""
+        known, free = task.description, is_auto(self.covariance_type) and is_auto(self.prior)
+        suits = task.structure.is_gaussian and _has_labels(task.source) and not known.n_missing
+        plain = task.objective.own_class_only and _by_default(task.cv) and isinstance(task.init, str)
+        plain = plain and task.class_prior is None
+        return free and suits and plain and known.unlabeled_weight > 0 and task.n_numeric >= LEAST_FEATURES
+
+    def _with_few_labels(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None) -> Selected:
+        """The model of the labeled samples alone, or EM with all and a kept covariance if held-out labels gain by it.
+
+        Where no label can be held out there is no covariance within the classes either, and EM decides (few-labels).
+        """
+        (block,) = task.source.blocks()
+        labels, rows = block.labels, block.rows.double()
+        assert labels is not None
+        weights = rows.new_ones(len(rows)) if block.weights is None else block.weights.double()
+        known = labels >= 0
+        own_weights = None if block.weights is None else block.weights[known]
+        alone = self._run(task.of_part(TensorSource(block.rows[known], labels[known], weights=own_weights)), watch)
+        began, covariance, centre = time.perf_counter(), kept_covariance(rows, weights), weights @ rows / weights.sum()
+        factor = safe_cholesky(covariance)[0]
+        white = torch.linalg.solve_triangular(factor, (rows - centre).T, upper=False).T
+        shares = torch.where(known.unsqueeze(-1), one_hot(labels.clamp_min(0), task.n_classes).double(), torch.nan)
+        log_prior = (weights @ shares.nan_to_num(nan=0.0)).log().log_softmax(0)
+        score, error, temperature = math.nan, math.nan, task.temperature
+        splits = hold_outs(plain_cv(task.cv), labels, task.generator, weights=weights) if alone.table else []
+        if splits:
+            scores, held = [], torch.cat([split.held_out.nonzero()[:, 0] for split in splits])
+            for split in splits:
+                means = follow_unlabeled(white, shares.masked_fill(split.held_out.unsqueeze(-1), torch.nan), weights)
+                scores.append(identity_scores(white[split.held_out], means, log_prior))
+            losses = tempered_losses(torch.cat(scores), shares[held], weights.new_ones(len(held)))
+            best = estimate_temperature(losses, weights[held])
+            score, error = mean_and_error(losses[best], weights[held])
+            if alone.table is not None and score >= alone.table.best.score:
+                return alone
+            temperature = float(grid(losses)[best]) if self.takes_temperature else temperature
+        means = follow_unlabeled(white, shares, weights) @ factor.T + centre
+        structure = COVARIANCES["tied"](checks.rank(self.rank, task.n_numeric))
+        class_of, tied = (
+            torch.arange(task.n_classes, device=rows.device),
+            torch.zeros(task.n_classes, dtype=torch.int64),
+        )
+        inner = FullCovariance(covariance.unsqueeze(0))
+        mixture = Mixture(log_prior, means, TiedCovariance(inner, tied.to(rows.device)), class_of)
+        prior = Conjugate(KEPT * len(rows), covariance.cpu())
+        what = {"covariance_type": "tied", "n_components": 1, "prior": prior, "warp": None, "temperature": temperature}
+        tried = ScoredCandidate(what, score, error, time.perf_counter() - began)
+        table = None if alone.table is None else replace(alone.table, candidates=[*alone.table.candidates, tried])
+        if table is not None:
+            table = replace(table, chosen=len(table.candidates) - 1, further=(), estimate=None)
+        task = replace(task, structure=structure, n_components=[1] * task.n_classes, prior=prior.to(rows.device))
+        result = FitResult(mixture, Outcome.CONVERGED, (Record(1, math.nan, math.inf, 0.0),))
+        return Selected((replace(task, temperature=temperature, missingness=None),), table, (result,))
+
+    def _run(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None) -> Selected:
+        """Compare candidates that all have the same samples."""
         if not isinstance(self.prior, Prior | Shrinkage | None) and not is_auto(self.prior):
             checks.one_of("prior", self.prior, PRIORS, OTHER_PRIORS)
         structures = self._structures(task)

