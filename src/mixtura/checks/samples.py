@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mixtura.checks.arguments import warn
-from mixtura.checks.parts import feature_names
+from mixtura.checks.fitted import feature_names
 
 
 def rows(values: Tensor, expected: int | None, name: str) -> Tensor:

@@ -41,10 +41,10 @@ from mixtura.estimators.parts import Data
 from mixtura.estimators.rows import Rows, adopt_features, is_batches, is_dask
 from mixtura.estimators.training import (
     bring_home,
-    describe,
     keep_outlier_scores,
     keep_unobserved,
     make_generator,
+    make_task,
     raise_interruption,
     read_training,
     select,
@@ -52,7 +52,7 @@ from mixtura.estimators.training import (
 )
 from mixtura.files.codec import arguments_of
 from mixtura.files.registry import as_loaded, storable
-from mixtura.init.description import describe as describe_samples
+from mixtura.init.description import describe
 from mixtura.inspection.graphs import GaussianScores, class_scores, classifier_graph
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
@@ -331,7 +331,7 @@ class AveragedMixture(DensityMixin, DensityEstimator):
         strata = np.zeros(len(rows), np.int64)
         counts = draw_replicates(self.resampling, self.n_estimators, self.fraction, strata, weights, random_state)
         with computing(), recorded(self, training=data.source):
-            task = describe(base, data, settings)
+            task = make_task(base, data, settings)
             chosen = select(base, make_density_search(base, random_state), task)
             for result in chosen.results:
                 raise_interruption(result)
@@ -345,7 +345,7 @@ class AveragedMixture(DensityMixin, DensityEstimator):
                         f"{task.n_components[0]} components. Use resampling='none', fewer components, or more "
                         "samples."
                     )
-                about = describe_samples(seen_source, 1, torch.Generator().manual_seed(0))
+                about = describe(seen_source, 1, torch.Generator().manual_seed(0))
                 part = replace(task, source=seen_source, description=about)
                 problem = replace(task.problem, source=seen_source)
                 for _ in range(settings.n_init):
@@ -657,7 +657,7 @@ class AveragedMixtureClassifier(DensityClassifier):
         counts = draw_replicates(self.resampling, self.n_estimators, self.fraction, strata, weights, random_state)
         with computing(), recorded(self, training=data.source):
             settings = replace(settings, generator=_next_generator(random_state), missing="ignorable")
-            chosen = select(base, search, describe(base, data, settings))
+            chosen = select(base, search, make_task(base, data, settings))
             for result in chosen.results:
                 raise_interruption(result)
             task = chosen.task
@@ -765,7 +765,7 @@ def _next_generator(random_state: np.random.RandomState) -> torch.Generator:
 
 def _start_member(task: Task, seen: Source, generator: torch.Generator, column: int) -> MemberFit:
     """The fit of a member, from its own samples; prior, frame and smallest variances are those of all samples."""
-    description = describe_samples(seen, task.n_classes, generator)
+    description = describe(seen, task.n_classes, generator)
     own = replace(task, source=seen, description=description, generator=generator, start=None)
     return MemberFit(task.problem, start(own, task.problem), description.weight, column)
 

@@ -54,12 +54,12 @@ from mixtura.estimators.scikit_learn import Printer, ScikitLearnStart, mixture_f
 from mixtura.estimators.training import (
     Settings,
     bring_home,
-    describe,
     keep_history,
     keep_outlier_scores,
     keep_unobserved,
     make_generator,
     make_settings,
+    make_task,
     raise_interruption,
     select,
     train,
@@ -262,7 +262,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
         bar = search is not None or data.rows is None
         with computing(), recorded(self, bar=bar, training=data.source):
-            task = describe(self, data, settings)
+            task = make_task(self, data, settings)
             chosen = select(self, search, task)
             if search is None:
                 chosen = self._like_scikit_learn(chosen, data, random_state)

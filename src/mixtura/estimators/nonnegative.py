@@ -294,7 +294,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     # ---- predicting ------------------------------------------------------------------------------------------------
 
-    def _map(self, X: Any, compute: Any) -> Any:
+    def _map_rows(self, X: Any, compute: Any) -> Any:
         """compute(mixture, rows) over parts of the rows of X, returned in the format of X."""
         check_is_fitted(self)
         features, rows = read_features(self, X, reset=False)
@@ -320,7 +320,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
                 scores = (scores / self.temperature_).log_softmax(0)
             return finish(self._offset(torch.where(empty_rows(part), log_prior.to(scores).unsqueeze(1), scores)))
 
-        return self._map(X, compute)
+        return self._map_rows(X, compute)
 
     def _graph(self) -> Any:
         mixture, change = self.mixture_.to("cpu"), self._log_prior_change()
@@ -350,7 +350,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         -------
         responsibilities : ndarray of shape (n_samples, n_weights)
         """
-        return self._map(X, lambda mixture, part: mixture.log_joint(part).softmax(0).T)
+        return self._map_rows(X, lambda mixture, part: mixture.log_joint(part).softmax(0).T)
 
     def explain(self, X: Any, feature_names: Any = None) -> Table:
         """Compute what each word adds to the log-odds of the predicted class against all others (word-contributions).

@@ -287,14 +287,14 @@ class SparseMixtureClassifier(ConditionalClassifier):
         """
         data = read(self, X, y, sample_weight)
         with computing(), recorded(self, training=data.source):
-            problem, solver = describe(self, data), make_solver(self)
+            problem, solver = pose_problem(self, data), make_solver(self)
             try:
                 keep(self, data, problem, solver, train(self, problem, solver))
             except FloatingPointError as error:
                 raise ValueError(checks.ill_conditioned(type(self).__name__, error)) from error
         return self
 
-    def _map(self, X: Any, compute: Any) -> Any:
+    def _map_rows(self, X: Any, compute: Any) -> Any:
         """compute(rows (m, D)) -> (m, ...) in parts of bounded memory."""
         check_is_fitted(self)
         rows, mixture = read_finite(self, X, reset=False), self.model_.mixture
@@ -304,7 +304,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         return rows.answer(outputs.to(rows.device))
 
     def _map_scores(self, X: Any, finish: Any) -> Any:
-        return self._map(X, lambda part: finish(self._offset(self.model_.class_scores(part))))
+        return self._map_rows(X, lambda part: finish(self._offset(self.model_.class_scores(part))))
 
     def _graph(self) -> Any:
         model, mixture = self.model_, self.model_.mixture
@@ -331,7 +331,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         probabilities : ndarray of shape (n_samples, n_classes)
         """
         if checks.switch("moderated", moderated):
-            return self._map(X, lambda part: self.model_.moderated_probabilities(part))
+            return self._map_rows(X, lambda part: self.model_.moderated_probabilities(part))
         return super().predict_proba(X)
 
     def responsibilities(self, X: Any) -> Any:
@@ -346,7 +346,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         -------
         responsibilities : ndarray of shape (n_samples, n_components)
         """
-        return self._map(X, lambda part: self.model_.log_joint(part).softmax(0).T)
+        return self._map_rows(X, lambda part: self.model_.log_joint(part).softmax(0).T)
 
     @property
     def n_weights_(self) -> int:
@@ -434,7 +434,7 @@ def read(model: SparseMixtureClassifier, X: Any, y: Any, sample_weight: Any) -> 
     return Data(source, labels.classes, rows=rows, labels=replace(labels, numbers=numbers), weights=weights)
 
 
-def describe(model: SparseMixtureClassifier, data: Data) -> SparseProblem:
+def pose_problem(model: SparseMixtureClassifier, data: Data) -> SparseProblem:
     """The problem: candidates for basis functions of scaled samples, and numbers of components."""
     assert data.rows is not None
     assert data.labels is not None

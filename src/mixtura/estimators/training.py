@@ -1,7 +1,7 @@
 """The one pipeline of all mixture estimators: read, describe, search, train, keep.
 
 data = read_training(estimator, settings, X, y, sample_weight)   # samples, classes, splits
-task = describe(estimator, data, settings)                       # the model to fit, and how
+task = make_task(estimator, data, settings)                      # the model to fit, and how
 chosen = select(search, task)                                    # the task with selected settings
 keep(estimator, settings, data, chosen, train(chosen))           # fitted attributes and warnings
 """
@@ -35,8 +35,7 @@ from mixtura.estimators.parts import Data, read_stream
 from mixtura.estimators.rows import is_batches, is_dask
 from mixtura.files.codec import arguments_of
 from mixtura.files.registry import as_loaded
-from mixtura.init.description import Description
-from mixtura.init.description import describe as describe_samples
+from mixtura.init.description import Description, describe
 from mixtura.init.transforms import fit_warp, recode
 from mixtura.inspection.outliers import left_out, outlier_scores, reference_of
 from mixtura.model.missingness import Missingness, estimate_missingness
@@ -118,7 +117,7 @@ def fit_classifier(
     if validation is not None:
         data = replace(data, held_out=read_validation(estimator, data, *validation))
     with computing(), recorded(estimator, training=data.source, held_out=data.held_out):
-        task, *further = [describe(estimator, data, own) for own in (settings, *settings.further)]
+        task, *further = [make_task(estimator, data, own) for own in (settings, *settings.further)]
         chosen = select(estimator, search, task)
         if further:
             temperature = settings.average_temperature
@@ -161,7 +160,7 @@ def read_validation(estimator: DensityClassifier, data: Data, X: Any, y: Any) ->
     return TensorSource(values[labeled.to(values.device)], numbers[labeled].to(values.device))
 
 
-def describe(estimator: DensityEstimator, data: Data, settings: Settings) -> Task:
+def make_task(estimator: DensityEstimator, data: Data, settings: Settings) -> Task:
     """Describe the samples, and make the task: the model to fit, and how."""
     checks.density_for_unlabeled(data.n_unlabeled, settings.objective)
     source, classes, generator = data.source, data.classes, settings.generator
@@ -170,7 +169,7 @@ def describe(estimator: DensityEstimator, data: Data, settings: Settings) -> Tas
     structure = make_structure(settings.covariance_type, settings.rank, size, encoding)
     checks.has_update(structure.for_em(size))
     n_classes = 1 if classes is None else len(classes)
-    description = describe_samples(source, n_classes, generator)
+    description = describe(source, n_classes, generator)
     check_described(estimator, description)
     if isinstance(structure, Product):
         counts = description.class_means * description.class_weights.unsqueeze(-1)
