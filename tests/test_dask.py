@@ -241,15 +241,16 @@ def test_labels_that_are_cut_otherwise(data):
     refused(lambda: MixtureClassifier(1).fit(X), "MixtureClassifier requires y to be passed")
 
 
-def test_categories_are_named(data):
-    frame = pd.DataFrame(data[0], columns=["a", "b"]).assign(kind=pd.Categorical(data[1]))
+def test_categories_of_all_partitions(data):
+    kinds = np.array(["x", "y", "z"])[np.arange(300) // 7 % 3]
+    kinds[:200][kinds[:200] == "z"] = "x"  # the last one is in the second partition alone
+    frame = pd.DataFrame(data[0], columns=["a", "b"]).assign(kind=kinds)
     X, y = dd.from_pandas(frame, npartitions=2), dd.from_pandas(pd.Series(data[1]), npartitions=2)
-    text = "X has columns that are not numeric: ['kind']"
-    refused(lambda: MixtureClassifier(1).fit(X, y), text)
-    text = "categorical_features=['kind'] needs all samples at once"
-    refused(lambda: MixtureClassifier(1, categorical_features=["kind"]).fit(X, y), text)
-    model = MixtureClassifier(1).fit(frame, data[1])
-    assert np.array_equal(model.predict(X).compute(), model.predict(frame))
+    model, expected = MixtureClassifier(1).fit(X, y), MixtureClassifier(1).fit(frame, data[1])
+    assert model.encoding_.categories[0].tolist() == ["x", "y", "z"]
+    assert np.allclose(model.predict_proba(X).compute(), expected.predict_proba(frame), atol=1e-9)
+    named = MixtureClassifier(1, categorical_features=["kind"]).fit(X, y)
+    assert np.allclose(named.predict_proba(frame), expected.predict_proba(frame), atol=1e-9)
 
 
 def test_other_collections(data):

@@ -84,7 +84,7 @@ def test_discriminative_training_and_selection_from_files(folder, frame):
     batches = FileBatches(folder, ["b", "a"], label="y", batch_size=50)
     for estimator in (
         MixtureClassifier(2, objective="conditional", random_state=0),
-        MixtureClassifier("auto", random_state=0),
+        MixtureClassifier("auto", average=1, random_state=0),
         DiscriminativeMixtureClassifier(2, cv=2, tol=0.01, random_state=0),
     ):
         model = estimator.fit(batches)
@@ -300,7 +300,13 @@ def test_files_with_other_types(folder, frame):
     frame.assign(b="text").to_parquet(folder / "1.parquet")
     text = "1.parquet' has values of type ...string in column 'b', but features must be numeric; leave the column out"
     refused(lambda: GaussianMixture().fit(FileBatches(folder, ["a", "b"])), text)
-    refused(lambda: FileBatches(folder), "The data set has values of type ...string in column 'y'")
+    frame.assign(b=pd.Timestamp("2020-01-01")).to_parquet(folder / "0.parquet")
+    text = "The data set has values of type timestamp...in column 'b', but features must be numeric; leave the column"
+    refused(lambda: FileBatches(folder, ["a", "b"]), text)
+    frame.assign(b="text").to_parquet(folder / "0.parquet")
+    frame.to_parquet(folder / "1.parquet")
+    text = "1.parquet' has values of type double in column 'b', but features must be text as in the first file"
+    refused(lambda: MixtureClassifier(1).fit(FileBatches(folder, ["a", "b"], "y")), text)
 
 
 def test_a_file_with_infinite_values_is_named(folder, frame):
@@ -454,3 +460,86 @@ def test_no_rows_in_memory_are_needed_elsewhere(folder, frame):
     MixtureClassifier(1).fit(FileBatches(folder, ["a", "b"], "y"))
     shutil.rmtree(folder)
     assert not os.path.exists(folder)  # noqa: PTH110
+
+
+# ---- categories -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(rng):
+    """Numbers and categories with missing values; one category is in the last batch alone."""
+    y = rng.integers(0, 2, 300)
+    towns = np.array(["u", "v"], dtype=object)[(rng.random(300) < 0.3 + 0.4 * y).astype(int)]
+    towns[290:], towns[::9] = "w", None
+    size = pd.Categorical(rng.choice(["small", "large"], 300), categories=["small", "large", "huge"], ordered=True)
+    X = pd.DataFrame({"a": rng.normal(size=300) + y, "town": towns, "size": size, "b": rng.normal(size=300)})
+    X.loc[rng.random(300) < 0.2 + 0.4 * y, "a"] = np.nan
+    return X, y, rng.integers(0, 3, 300)
+
+
+class Parts:
+    """Batches of some columns of samples and what belongs to them."""
+
+    def __init__(self, *values):
+        self.values = values
+
+    def __iter__(self):
+        for rows in np.array_split(np.arange(len(self.values[0])), 6):
+            parts = tuple(v.iloc[rows] if isinstance(v, pd.DataFrame) else v[rows] for v in self.values)
+            yield parts if len(parts) > 1 else parts[0]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MixtureClassifier(2, random_state=0),
+        MixtureClassifier(average=1, random_state=0),
+        MixtureClassifier(1, missing="informative"),
+        MixtureClassifier(1, unlabeled=0),
+        DiscriminativeMixtureClassifier(1, random_state=0),
+    ],
+    ids=["given", "selected", "informative", "unlabeled", "discriminative"],
+)
+def test_categories_in_batches(model, mixed):
+    X, y, weights = mixed
+    y = y + (np.arange(300) % 3 == 0) if model.unlabeled == 0 else y
+    expected, streamed = clone(model).fit(X, y, sample_weight=weights), clone(model).fit(Parts(X, y, weights))
+    assert [v.tolist() for v in streamed.encoding_.categories] == [["u", "v", "w"], ["small", "large"]]
+    assert streamed.encoding_.ordered == expected.encoding_.ordered == (1,)
+    assert np.allclose(streamed.predict_proba(X), expected.predict_proba(X), atol=1e-6)
+    assert np.allclose(np.concatenate(list(streamed.predict_proba(Parts(X)))), streamed.predict_proba(X), atol=1e-12)
+
+
+def test_categories_in_batches_of_a_density_and_of_arrays(mixed):
+    X, y, _ = mixed
+    arguments = {"n_components": 2, "prior": "default", "categorical_features": "from_dtype", "random_state": 0}
+    model = GaussianMixture(**arguments).fit(Parts(X))
+    assert np.isclose(model.score(X), GaussianMixture(**arguments).fit(X).score(X), rtol=1e-6)
+    values, arguments = X[["a", "town"]].to_numpy(dtype=object), {"categorical_features": [1]}
+    expected = MixtureClassifier(1, **arguments).fit(values, y).predict_proba(values)
+    assert np.allclose(MixtureClassifier(1, **arguments).fit(Parts(values, y)).predict_proba(values), expected)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_categories_in_files(suffix, mixed, tmp_path):
+    X, y, _ = mixed
+    X = X.drop(columns="size")
+    for number, part in enumerate(np.array_split(np.arange(300), 3)):
+        frame = X.iloc[part].assign(y=y[part])
+        path = tmp_path / f"{number}.{suffix}"
+        frame.to_parquet(path) if suffix == "parquet" else frame.to_csv(path, index=False)
+    model = MixtureClassifier(1).fit(FileBatches(tmp_path, label="y", batch_size=40))
+    assert model.feature_names_in_.tolist() == ["a", "town", "b"]
+    assert np.allclose(model.predict_proba(X), MixtureClassifier(1).fit(X, y).predict_proba(X), atol=1e-9)
+
+
+def test_a_feature_that_is_not_the_same_in_all_batches(mixed):
+    X, y, _ = mixed
+    other = X.astype({"town": object}).assign(town=1.0)
+    text = (
+        "Feature 1 holds text or categories in some batches and numbers in others. Name it in categorical_features, or "
+        "give it the same type in every batch."
+    )
+    refused(lambda: MixtureClassifier(1).fit([(X, y), (other, y)]), text)
+    absent = X.assign(town=pd.Series([None] * 300, dtype=object))
+    assert MixtureClassifier(1).fit([(X, y), (absent, y)]).encoding_.sizes == (3, 2)

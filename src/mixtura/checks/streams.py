@@ -45,11 +45,12 @@ def other_columns(what: str, wanted: list[str], columns: list[str]) -> SourceErr
     )
 
 
-def no_numbers(what: str, column: str, kind: str) -> SourceError:
-    """A file with features that are not numeric."""
+def no_numbers(what: str, column: str, kind: str, is_text: bool) -> SourceError:
+    """A file with features that are neither numbers nor text, or not what they are in other files."""
+    wanted = "text as in the first file" if is_text else "numeric"
     return SourceError(
-        f"{what} has values of type {kind} in column {column!r}, but features must be numeric; leave the column out of "
-        "features, or encode it."
+        f"{what} has values of type {kind} in column {column!r}, but features must be {wanted}; leave the column out "
+        "of features, or encode it."
     )
 
 
@@ -77,13 +78,12 @@ def not_in_memory(name: str, kind: str) -> ValueError:
     )
 
 
-def no_streamed_categories(wanted: object) -> None:
-    """Check that no feature is to be categorical, if rows come in parts; frames with such columns are refused later."""
-    if wanted is not None and wanted != "from_dtype":
-        raise ValueError(
-            f"categorical_features={wanted!r} needs all samples at once, since it lists the categories first; pass one "
-            "data frame or array, or encode the features, and set categorical_features=None."
-        )
+def now_and_then_numbers(position: int) -> ValueError:
+    """A feature that holds categories in some parts of the samples and numbers in others."""
+    return ValueError(
+        f"Feature {position} holds text or categories in some batches and numbers in others. Name it in "
+        "categorical_features, or give it the same type in every batch."
+    )
 
 
 def not_one_table(name: str, kind: str) -> ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,9 +94,8 @@ class Encoding:
         columns = columns_of(X)
         parts = [np.asarray(as_numbers(columns[j]), dtype=float)[:, None] for j in self.numeric]
         for j, values in zip(self.categorical, self.categories, strict=True):
-            known = np.asarray(columns[j], dtype=object)
             places = {value: place for place, value in enumerate(values.tolist())}
-            numbers = np.array([-1 if is_missing(value) else places.get(plain(value), -1) for value in known])
+            numbers = numbers_of(columns[j], places)
             indicators = np.where(numbers[:, None] < 0, np.nan, numbers[:, None] == np.arange(len(values)))
             parts.append(indicators)
         return np.concatenate(parts, 1)
@@ -150,6 +150,46 @@ def read_samples(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows
     return encoding.read(estimator, X, reset, smallest)
 
 
+@dataclass(frozen=True)
+class FoundCategories:
+    """The categories in some of the samples, by the position of their feature. Instances add.
+
+    `values` are those that occur, `orders` all of the features whose categories have an order, and `numbers` the
+    positions of other features with an observed value.
+    """
+
+    n_features: int
+    values: Mapping[int, np.ndarray]
+    orders: Mapping[int, Sequence[Any]]
+    numbers: frozenset[int] = frozenset()
+
+    def __add__(self, other: FoundCategories) -> FoundCategories:
+        checks.same_size("n_features", other.n_features, self.n_features)
+        values = dict(self.values)
+        for position, more in other.values.items():
+            parts = [part for part in (values.get(position), more) if part is not None and len(part)]
+            values[position] = checks.distinct(np.concatenate(parts)) if parts else more
+        orders = {j: order for j, order in self.orders.items() if order == other.orders.get(j, order)}
+        return FoundCategories(self.n_features, values, {**other.orders, **orders}, self.numbers | other.numbers)
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """The encoding of these categories; None if no feature is categorical."""
+        positions = sorted(self.values)
+        if self.numbers & set(positions):
+            raise checks.now_and_then_numbers(min(self.numbers & set(positions)))
+        for position in positions:
+            if not len(self.values[position]):
+                raise ValueError(f"Feature {position} is categorical and has no observed value; leave it out.")
+        categories = [self.values[position] for position in positions]
+        for place, position in enumerate(positions):
+            if position in self.orders:
+                order, present = self.orders[position], set(categories[place].tolist())
+                categories[place] = np.array([plain(value) for value in order if plain(value) in present])
+        ordered = tuple(place for place, position in enumerate(positions) if position in self.orders)
+        return Encoding(self.n_features, tuple(positions), tuple(categories), ordered) if positions else None
+
+
 def find_encoding(X: Any, wanted: Any) -> Encoding | None:
     """Find the encoding of samples; None if no feature is categorical.
 
@@ -159,6 +199,12 @@ def find_encoding(X: Any, wanted: Any) -> Encoding | None:
     wanted : "from_dtype", None, or array-like
         As `categorical_features` of scikit-learn's HistGradientBoostingClassifier.
     """
+    known = find_categories(X, wanted)
+    return None if known is None else known.encoding
+
+
+def find_categories(X: Any, wanted: Any, is_part: bool = False) -> FoundCategories | None:
+    """Find the categories of samples, or of a part of them; None if features are not to be categorical."""
     names = list(X.columns) if is_table(X) else None
     if names is not None:
         checks.distinct_columns(names)
@@ -173,17 +219,23 @@ def find_encoding(X: Any, wanted: Any) -> Encoding | None:
         positions = [j for j in positions if holds_text(X, names[j])]
     else:
         positions = chosen_positions(wanted, names, n_features)
-    if not positions:
+    if not positions and not is_part:
         return None
     columns = columns_of(X)
-    orders = [order_of(X[names[j]]) if names is not None else None for j in positions]
-    categories = [categories_of(columns[j], j) for j in positions]
-    for place, order in enumerate(orders):
-        if order is not None:
-            present = set(categories[place].tolist())
-            categories[place] = np.array([plain(value) for value in order if plain(value) in present])
-    ordered = [place for place, order in enumerate(orders) if order is not None]
-    return Encoding(n_features, tuple(positions), tuple(categories), tuple(ordered))
+    orders = {j: order_of(X[names[j]]) if names is not None else None for j in positions}
+    values = {j: categories_of(columns[j]) for j in positions}
+    others = [j for j in range(n_features) if j not in positions] if is_part else []
+    numbers = frozenset(j for j in others if not all(map(is_missing, np.asarray(columns[j], dtype=object))))
+    return FoundCategories(n_features, values, {j: o for j, o in orders.items() if o is not None}, numbers)
+
+
+def numbers_of(column: Any, places: Mapping[Any, int]) -> np.ndarray:
+    """The numbers of the categories of a column; -1 for a missing or unknown one."""
+    if is_categorical(column):
+        numbers = [places.get(plain(value), -1) for value in column.cat.categories]
+        return np.array([*numbers, -1])[np.asarray(column.cat.codes)]
+    values = np.asarray(column, dtype=object)
+    return np.array([-1 if is_missing(value) else places.get(plain(value), -1) for value in values])
 
 
 def holds_text(X: Any, name: Any) -> bool:
@@ -246,12 +298,17 @@ def as_numbers(column: Any) -> np.ndarray:
         raise ValueError(f"{error}. Name the feature in categorical_features, or leave it out.") from error
 
 
-def categories_of(column: Any, position: int) -> np.ndarray:
+def categories_of(column: Any) -> np.ndarray:
     """The different values of a column, sorted."""
+    if is_categorical(column):
+        column = column.cat.categories[np.unique(column.cat.codes[column.cat.codes >= 0])]
     values = [plain(value) for value in np.asarray(column, dtype=object) if not is_missing(value)]
-    if not values:
-        raise ValueError(f"Feature {position} is categorical and has no observed value; leave it out.")
-    return checks.distinct(np.array(values))
+    return checks.distinct(np.array(values)) if values else np.empty(0, dtype=object)
+
+
+def is_categorical(column: Any) -> bool:
+    """Whether this is a column of categories of pandas."""
+    return str(getattr(column, "dtype", "")) == "category"
 
 
 def plain(value: Any) -> Any:

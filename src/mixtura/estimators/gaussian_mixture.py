@@ -538,7 +538,7 @@ def read_density(model: GaussianMixture, X: Any, sample_weight: Any, groups: Any
     """Check samples and their weights."""
     if is_streamed(X):
         checks.alone_with_batches(groups=groups)
-        return read_stream(model, X, None, sample_weight, labeled=False)
+        return replace(read_stream(model, X, None, sample_weight, labeled=False), encoding=model.encoding_)
     rows = read_samples(model, X, reset=True, smallest=2).nearby()
     weights = checks.sample_weight(sample_weight, len(rows))
     n_rows = len(rows) if weights is None else int((weights > 0).sum())

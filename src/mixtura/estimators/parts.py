@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial, reduce, wraps
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.distributed import DaskSource, Processes, ProcessSource, add_partitions
 from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, TensorSource, moved
-from mixtura.estimators.categorical import Encoding, read_samples
+from mixtura.estimators.categorical import Encoding, FoundCategories, find_categories, read_samples
 from mixtura.estimators.labels import ClassNumbers, Labels, read_one_per_row
 from mixtura.estimators.rows import Rows, is_batches, is_dask, read_rows
 from mixtura.streams.batches import Batch, BatchedPredictions, EveryPass, Sharded, named_batches
@@ -151,7 +152,9 @@ def read_stream(
     checks.alone_with_batches(y=y, sample_weight=sample_weight)
     if isinstance(X, Sharded):
         return _read_sharded(estimator, X, labeled, unlabeled)
-    reader = _reader(estimator, first_batch(X), labeled, unlabeled)
+    first = first_batch(X)
+    _keep_encoding(estimator, first.X, lambda: _found_categories(estimator.categorical_features, _named_again(X)))
+    reader = _reader(estimator, first, labeled, unlabeled)
     first_pass = reader.scan(_named_again(X)) if labeled else None
     reader, classes = _with_classes(reader, first_pass)
     source = BatchSource(_named_again(X), reader, n_columns(estimator), reader.device, reader.dtype, watch)
@@ -188,14 +191,34 @@ def n_columns(estimator: Any) -> int:
     return estimator.n_features_in_ if estimator.encoding_ is None else estimator.encoding_.n_columns
 
 
-def _reader(estimator: Any, example: Batch, labeled: bool, unlabeled: Any) -> Reader:
-    """The reader of rows with the features of an example, which are stored in the estimator.
+def _keep_encoding(estimator: Any, example: Any, find: Callable[[], tuple[FoundCategories, ...]]) -> None:
+    """Store the encoding of categorical features, which takes a pass over the rows; that of a continued fit remains.
 
-    A fit that is continued has categorical features already.
+    If an example has no categorical feature, there is none.
     """
+    if not (estimator.warm_start and estimator.encoding_ is not None):
+        of_example = _found_categories(estimator.categorical_features, [Batch(example, origin="X")])
+        parts = find() if any(part.values for part in of_example) else ()
+        estimator.encoding_ = reduce(operator.add, parts).encoding if parts else None
+
+
+def _found_categories(wanted: Any, batches: Iterable[Any]) -> tuple[FoundCategories, ...]:
+    """The categories in the batches of one place, added up; none if no feature can be categorical."""
+    parts: list[FoundCategories] = []
+    for batch in named_batches(batches):
+        try:
+            part = find_categories(batch.X, wanted, is_part=True) if len(batch.X) else None
+            parts = parts if part is None else [reduce(operator.add, [*parts, part])]
+        except ValueError as error:
+            raise checks.unread(batch.origin, error) from error
+    return tuple(parts)
+
+
+def _reader(estimator: Any, example: Batch, labeled: bool, unlabeled: Any) -> Reader:
+    """The reader of rows with the features of an example, which are stored in the estimator."""
     try:
-        known = estimator.encoding_ is not None
-        rows = read_samples(estimator, example.X, reset=False) if known else read_rows(estimator, example.X, reset=True)
+        known = estimator.encoding_
+        rows = read_rows(estimator, example.X, True) if known is None else known.read(estimator, example.X, True)
     except ValueError as error:
         raise checks.unread(example.origin, error) from error
     return Reader(copy.copy(estimator), labeled, unlabeled, rows.device, rows.dtype)
@@ -219,6 +242,11 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
     given = shard.X if in_batches else whole
     processes, readers = Processes(shard.group), []
 
+    def find_here() -> tuple[FoundCategories, ...]:
+        return _found_categories(estimator.categorical_features, _named_again(given))
+
+    _keep_encoding(estimator, first_batch(given).X, lambda: processes.total(find_here))
+
     def scan_here() -> FirstPass:
         readers.append(_reader(estimator, first_batch(given), labeled, unlabeled))
         return readers[0].scan(_named_again(given))
@@ -227,7 +255,7 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
     checks.same_widths(processes.total(lambda: (estimator.n_features_in_,)))
     reader, classes = _with_classes(readers[0], first_pass)
     start = sum(first_pass.lengths[: processes.rank])
-    n_features = estimator.n_features_in_
+    n_features = n_columns(estimator)
     if in_batches:
         local: Source = BatchSource(_named_again(given), reader, n_features, reader.device, reader.dtype, start=start)
     else:
@@ -242,19 +270,25 @@ def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool
 
     if labeled:
         checks.given_labels(y, type(estimator).__name__)
-    reader = _reader(estimator, Batch(example_of(X), origin="X"), labeled, unlabeled)
+    example, find = example_of(X), partial(_found_in_part, estimator.categorical_features)
     partitions = partitions_of(X, y, sample_weight)
+    _keep_encoding(estimator, example, lambda: add_partitions(partitions, find, "categories"))
+    reader = _reader(estimator, Batch(example, origin="X"), labeled, unlabeled)
     first_pass = add_partitions(partitions, partial(_scan_part, reader), "scan")
     reader, classes = _with_classes(reader, first_pass)
     source = DaskSource(
         partitions,
         partial(_read_part, reader),
-        estimator.n_features_in_,
+        n_columns(estimator),
         reader.device,
         reader.dtype,
         first_pass.lengths,
     )
     return Data(source, classes, first_pass.n_unlabeled)
+
+
+def _found_in_part(wanted: Any, number: int, *part: Any) -> tuple[FoundCategories, ...]:
+    return _found_categories(wanted, [Batch(*part, origin=f"Partition {number}")])
 
 
 def _scan_part(reader: Reader, number: int, *part: Any) -> FirstPass:

@@ -132,7 +132,6 @@ def read_training(
     """Check samples, labels and weights; the estimator gets the features and the encoding of categories."""
     if is_dask(X) or isinstance(X, Sharded) or (y is None and is_batches(X)):
         checks.alone_with_batches(class_weight=settings.class_weight, groups=groups)
-        checks.no_streamed_categories(estimator.categorical_features)
         data = read_stream(estimator, X, y, sample_weight, labeled=True, unlabeled=settings.unlabeled)
         return replace(data, encoding=estimator.encoding_, cv=settings.cv)
     rows = read_samples(estimator, X, reset=True).nearby()

@@ -31,6 +31,7 @@ FORMATS = {
 }
 # Types that are read as numbers; a column of nulls alone has a type of its own.
 NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
 # Bytes per batch: large enough to amortise Python, small enough to prefetch several.
 BATCH_BYTES = 16 * 2**20
 
@@ -46,7 +47,7 @@ class FileBatches:
         Parquet, Arrow (IPC, Feather) or CSV files, or a folder of such files.
     features : sequence of str, default=None
         Columns of the features, in this order; None means all but `label`, `sample_weight` and the index of a pandas
-        data frame. They must be numeric; nulls are missing values.
+        data frame. Nulls are missing values; columns of text are categorical features.
     label : str, default=None
         The column with the labels.
     sample_weight : str, default=None
@@ -85,10 +86,13 @@ class FileBatches:
         others = (label, sample_weight, *_index_columns(self.dataset.schema))
         self.features = [name for name in names if name not in others] if features is None else list(features)
         self._columns = [*self.features, *(name for name in (label, sample_weight) if name is not None)]
-        _check_columns("The data set", self.dataset.schema, self._columns, self.features)
+        kinds = {name: self.dataset.schema.field(name).type for name in self.features if name in names}
+        self._text = [name for name, kind in kinds.items() if any(test(kind) for test in TEXT)]
+        self._check_columns("The data set", self.dataset.schema)
         if self.dataset is not data:
             self.dataset = _with_numbers(self.dataset, self.features)
-        single = all(self.dataset.schema.field(name).type in (pa.float32(), pa.float16()) for name in self.features)
+        kinds = {self.dataset.schema.field(name).type for name in self.features if name not in self._text}
+        single = kinds <= {pa.float32(), pa.float16()}
         self.dtype = np.dtype(np.float32 if single else np.float64)
         size = max(1, BATCH_BYTES // (8 * len(self.features)))
         self.batch_size = size if batch_size is None else checks.count("batch_size", batch_size)
@@ -100,7 +104,7 @@ class FileBatches:
             self._check_state(path)
             try:
                 schema = fragment.physical_schema
-                _check_columns(f"The file {path!r}", schema, self._columns, self.features)
+                self._check_columns(f"The file {path!r}", schema)
                 options = {"columns": self._columns, "batch_size": self.batch_size, "batch_readahead": 2}
                 for part in fragment.to_batches(schema=schema, fragment_readahead=1, **options):
                     if part.num_rows:
@@ -111,15 +115,28 @@ class FileBatches:
 
     def _batch(self, part: pa.RecordBatch, path: str) -> Batch:
         # Column by column, as in the file and in the engine.
-        values = np.empty((len(self.features), part.num_rows), self.dtype)
-        for row, name in zip(values, self.features, strict=True):
+        names = [name for name in self.features if name not in self._text]
+        values = np.empty((len(names), part.num_rows), self.dtype)
+        for row, name in zip(values, names, strict=True):
             row[:] = _numbers(part.column(name))
-        frame = pd.DataFrame(values.T, columns=pd.Index(self.features), copy=False)
+        frame = pd.DataFrame(values.T, columns=pd.Index(names), copy=False)
+        if self._text:  # equal texts once, so that a pass compares numbers
+            text = pd.DataFrame({name: part.column(name).to_pandas() for name in self._text})
+            text = text.mask(text == "") if isinstance(self.dataset.format, ds.CsvFileFormat) else text
+            frame = frame.join(text.astype("category"))[self.features]
         label, weight = (
             None if name is None else part.column(name).to_numpy(zero_copy_only=False)
             for name in (self.label, self.sample_weight)
         )
         return Batch(frame, label, weight, f"The file {path!r}")
+
+    def _check_columns(self, what: str, schema: pa.Schema) -> None:
+        if any(name not in schema.names for name in self._columns):
+            raise checks.other_columns(what, self._columns, schema.names)
+        for name in self.features:
+            kind = schema.field(name).type
+            if not any(test(kind) for test in (TEXT if name in self._text else NUMBERS)):
+                raise checks.no_numbers(what, name, str(kind), name in self._text)
 
     def _files(self) -> Iterable[Any]:
         return (part for part in self.dataset.get_fragments() if isinstance(part, ds.FileFragment))
@@ -157,7 +174,8 @@ def _with_numbers(dataset: Any, features: list[str]) -> Any:
     """Read features of CSV files as floats: Arrow infers types from the first megabyte, which may be all integers."""
     if not isinstance(dataset.format, ds.CsvFileFormat):
         return dataset
-    names = [name for name in features if not pa.types.is_boolean(dataset.schema.field(name).type)]
+    others = (pa.types.is_boolean, *TEXT)
+    names = [name for name in features if not any(test(dataset.schema.field(name).type) for test in others)]
     options = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.float64()))
     return ds.dataset(dataset.files, format=ds.CsvFileFormat(convert_options=options), filesystem=dataset.filesystem)
 
@@ -166,15 +184,6 @@ def _index_columns(schema: pa.Schema) -> list[Any]:
     """Columns that hold the index of a data frame, as pandas and Dask note them in their files."""
     noted = (schema.metadata or {}).get(b"pandas")
     return [] if noted is None else json.loads(noted).get("index_columns", [])
-
-
-def _check_columns(what: str, schema: pa.Schema, wanted: list[str], features: list[str]) -> None:
-    if any(name not in schema.names for name in wanted):
-        raise checks.other_columns(what, wanted, schema.names)
-    for name in features:
-        kind = schema.field(name).type
-        if not any(test(kind) for test in NUMBERS):
-            raise checks.no_numbers(what, name, str(kind))
 
 
 def _numbers(column: pa.Array) -> np.ndarray:
