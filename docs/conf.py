@@ -51,7 +51,10 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_additional_pages = {"index": "forward.html"}
 html_show_sourcelink = False
-html_sidebars = {name: [] for name in ("docs/quick_start", "docs/which_estimator", "docs/theory")}  # no pages below
+# Without pages below, or with a hundred names, which the page of the reference has by groups.
+html_sidebars = {
+    name: [] for name in ("docs/quick_start", "docs/which_estimator", "docs/theory", "docs/api", "docs/api/*")
+}
 html_theme_options = {
     "navigation_with_keys": False,
     "show_prev_next": False,

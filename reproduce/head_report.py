@@ -41,7 +41,7 @@ def recipe_lines(title: str, paper: tuple[float, ...], record: dict[str, Any]) -
     """One column."""
     runs = record["runs"]
     epochs = sorted({run["epochs"] for run in runs})
-    lines = [f"### {title}, the paper's recipe", ""]
+    lines = [f"## {title}, the paper's recipe", ""]
     lines += [f"{len({run['seed'] for run in runs})} seeds, {epochs[0]} epochs, {record['about']['machine']}.", ""]
     lines += ["| head | paper: error % | ours: error % | NLL | ECE % | weights | weights left |", "|---" * 7 + "|"]
     for method, figure in zip(METHODS, paper, strict=True):
