@@ -212,8 +212,11 @@ def map_part(size: str) -> dict[str, Any]:
     return results
 
 
-def card_part(size: str, device: str) -> dict[str, Any]:
-    """Fits to rows on the card in single and half precision, and from pinned memory; each is the second of two."""
+def card_part(size: str, device: str, keep: Callable[[dict[str, Any]], None]) -> None:
+    """Fits to rows on the card in single and half precision, and from pinned memory; each is the second of two.
+
+    `keep` is called with the results so far after every fit.
+    """
     results: dict[str, Any] = {}
     n_rows, n_features, n_classes = SIZES[size]
     for kind in KINDS:
@@ -225,7 +228,7 @@ def card_part(size: str, device: str) -> dict[str, Any]:
             start += len(part)
         test, y_test = features.draw(N_TEST)
         del features
-        of_kind: dict[str, Any] = {}
+        of_kind: dict[str, Any] = results.setdefault(kind, {})
         for name in ("mixture", "mixture, half precision", "mixture, pinned memory", "logistic regression"):
             X, y, X_test = rows, labels, test
             options: dict[str, Any] = {}
@@ -240,8 +243,8 @@ def card_part(size: str, device: str) -> dict[str, Any]:
                     of_kind[name]["chosen"] = what_was_chosen(model)
                 del model
             print(kind, name, of_kind[name], flush=True)
-        results[kind] = of_kind
-    return results
+            keep(results)
+            del X, X_test
 
 
 def as_markdown(results: dict[str, Any]) -> str:
@@ -262,7 +265,7 @@ def as_markdown(results: dict[str, Any]) -> str:
         lines += ["", "## " + title.format(n=n, d=d, c=c), "", results[part]["machine"], ""]
         lines += [f"| features | model | covariances | {timed} | {extra} | error, % | log-loss |", "|---" * 7 + "|"]
         for kind in KINDS:
-            for rival, values in results[part][kind].items():
+            for rival, values in results[part].get(kind, {}).items():
                 seconds = values["processor seconds" if on_host else "seconds"]
                 other = f"{values['memory']:.0f}" if on_host else f"{values['predicting']:.2f}"
                 lines.append(
@@ -277,7 +280,7 @@ def as_lines(results: dict[str, Any]) -> str:
     lines = ["| features | model | seconds | error, % | log-loss |", "|---|---|---|---|---|"]
     for part, where in (("map", "memory map, one thread"), ("card", "GPU")):
         for kind in KINDS if part in results else ():
-            for rival, values in results[part][kind].items():
+            for rival, values in results[part].get(kind, {}).items():
                 n, d, c = SIZES[part]
                 seconds = values["processor seconds" if part == "map" else "seconds"]
                 lines.append(
@@ -297,20 +300,38 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks embeddings", description=__doc__)
     parser.add_argument("parts", nargs="*", choices=("map", "card", "small"), default=["map"])
     parser.add_argument("--out", type=Path, default=RESULTS / "embeddings.json")
+    parser.add_argument("--code", help="the commit, where git does not know it")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     known = options.out if options.out.exists() else RESULTS / "embeddings.json"
     results = json.loads(known.read_text("utf-8")) if known.exists() else {}
+    code = options.code
+    if code is None:
+        from benchmarks.defaults import version
+
+        code = version()
     for part in options.parts:
         if part == "small":
-            map_part("small"), card_part("small", device)
+            map_part("small")
+            card_part("small", device, lambda measured: None)
             continue
         machine = torch.cuda.get_device_name() if part == "card" and device == "cuda" else platform.machine()
         machine += f", {torch.get_num_threads()} threads" if part == "map" else ""
-        measured = map_part(part) if part == "map" else card_part(part, device)
-        results[part] = {"machine": f"{machine}, torch {torch.__version__}, mixtura {mixtura.__version__}", **measured}
-        options.out.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-        options.out.with_suffix(".md").write_text(as_markdown(results), "utf-8")
-        if options.out.parent == RESULTS:
-            GUIDE.write_text(into_guide(GUIDE.read_text("utf-8"), results), "utf-8")
+        heading = {"machine": f"{machine}, torch {torch.__version__}, mixtura {mixtura.__version__}, code {code}"}
+
+        def keep(measured: dict[str, Any], part: str = part, heading: dict[str, str] = heading) -> None:
+            results[part] = heading | measured
+            write(results, options.out)
+
+        if part == "map":
+            keep(map_part(part))
+        else:
+            card_part(part, device, keep)
+
+
+def write(results: dict[str, Any], out: Path) -> None:
+    out.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    out.with_suffix(".md").write_text(as_markdown(results), "utf-8")
+    if out.parent == RESULTS:
+        GUIDE.write_text(into_guide(GUIDE.read_text("utf-8"), results), "utf-8")
