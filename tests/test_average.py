@@ -17,7 +17,7 @@ from mixtura.datasets import make_ripley, remove_values
 from mixtura.engine.sources import ArraySource
 from mixtura.estimators.mixture_classifier import make_classifier_settings
 from mixtura.estimators.refits import refit
-from mixtura.estimators.training import describe, read_training, train
+from mixtura.estimators.training import make_task, read_training, train
 from mixtura.model.mixture import Member
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.priors import Scaled
@@ -332,7 +332,7 @@ def fake_tasks(rows):
     """The task of one Gaussian per class, twice."""
     model = MixtureClassifier(1)
     settings = make_classifier_settings(model)
-    return [describe(model, read_training(model, settings, rows, LABELS, None), settings)] * 2
+    return [make_task(model, read_training(model, settings, rows, LABELS, None), settings)] * 2
 
 
 def test_rows_outside_of_memory_are_read_at_most_twice_as_often(tmp_path, monkeypatch):
@@ -392,7 +392,7 @@ def test_a_trained_member_is_a_fit_of_em_trained_on(trained):
     (X, y), number = two_waves(600), [training is not None for training in training_of(trained)].index(True)
     settings = make_classifier_settings(MixtureClassifier(random_state=0), trained, y)
     settings = [settings, *settings.further][number]
-    task = describe(trained, read_training(trained, settings, X, y, None), settings)
+    task = make_task(trained, read_training(trained, settings, X, y, None), settings)
     task = replace(task, start=trained.members_[number].mixture, class_prior=torch.tensor([0.3, 0.7]).double())
     training, free = task.training, replace(task, training=None, class_prior=None)
     first = fit_once(free).mixture

@@ -15,7 +15,7 @@ from mixtura import DiscriminativeMixtureClassifier, MixtureClassifier
 from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley, make_waveform, remove_values
 from mixtura.estimators.mixture_classifier import make_classifier_settings
-from mixtura.estimators.training import describe, read_training
+from mixtura.estimators.training import make_task, read_training
 from mixtura.init.starts import split, unexplained
 from mixtura.priors import Shrinkage
 from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, Grid, HillClimb, Optimum, uphill
@@ -223,7 +223,7 @@ def test_a_split_keeps_the_class_and_cuts_a_component_in_two(ripley):
     X, y = ripley
     model = MixtureClassifier(2, covariance_type="diag", random_state=0)
     settings = make_classifier_settings(model)
-    about = describe(model, read_training(model, settings, X, y, None), settings).description
+    about = make_task(model, read_training(model, settings, X, y, None), settings).description
     mixture = model.fit(X, y).mixture_
     counts = unexplained(mixture, about, 1)
     own, joint = mixture.class_slices[1], mixture.log_joint(torch.from_numpy(X[y == 1]))

@@ -50,8 +50,7 @@ def seen(monkeypatch):
     splits_before = splits.hold_outs
     for module in ("comparison", "clusters", "penalties", "tradeoffs", "texts"):
         monkeypatch.setattr(f"mixtura.selection.{module}.hold_outs", record)
-    for module in ("refits", "nonnegative"):
-        monkeypatch.setattr(f"mixtura.estimators.{module}.hold_outs", record)
+    monkeypatch.setattr("mixtura.estimators.refits.hold_outs", record)
     return recorded
 
 

@@ -226,7 +226,7 @@ def test_explanations_are_shapley_values_of_values_and_masks():
                 kept[j] = True
                 shares[j] += (value(row, kept) - before) @ [1, -1, 0] / 24
         assert_allclose(explanation.values[n], shares, atol=1e-9)
-    assert_allclose(explanation.base_values, np.log(model.class_prior_[0] / model.class_prior_[1]))
+    assert_allclose(explanation.base_values, np.log(model.class_prior_[0] / model.class_prior_[1]), atol=1e-12)
 
 
 def test_the_contribution_of_a_missing_value_is_printed():

@@ -223,7 +223,7 @@ class _Statistics:
         assert self.reference is not None
         centred = torch.where(observed, rows - self.reference, 0.0)
         self.row_weights += shares.sum(0)
-        self.counts += shares.sum(0).unsqueeze(-1) if block.complete else shares.T @ observed.double()
+        self.counts += shares.T @ observed.double()
         self.firsts += shares.T @ centred
         self.seconds += shares.T @ centred.square()
         keys = uniform_keys(self.seed, block.start + part.start, len(rows), rows.device)

@@ -353,7 +353,7 @@ class Covariance(Structured):
     def distances_from(self, means: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """d' Sigma^-1 d of rows (n, D) from means (K, D): (K, n); differences are rounded, and not rows."""
         step, parts = max(1, VALUES_TOGETHER // means.shape[1]), []
-        for start in range(0, len(means), step):
+        for start in range(0, max(1, len(means)), step):  # also without any component
             deviations = (rows.double() - means[start : start + step].unsqueeze(1)).to(dtype)
             own = self if step >= len(means) else self.select(slice(start, start + step))
             parts.append(own.squared_distances(deviations))
