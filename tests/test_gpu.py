@@ -25,6 +25,7 @@ from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import FEW_VALUES
 from mixtura.estimators.labels import FEW_LABELS, read_labels
 from mixtura.model.mixture import Mixture
+from mixtura.nn import MixtureHead
 from mixtura.objectives import Conditional, Joint, Marginal
 from mixtura.solvers import Gradient
 
@@ -278,3 +279,57 @@ def test_compiled_kernels_are_kept_on_disk(tmp_path):
         counts.append(sum(1 for path in tmp_path.rglob("*") if path.is_file()))
     assert counts[0] > 0
     assert counts[0] == counts[1]
+
+
+# ---- features of a frozen network ------------------------------------------------------------------------------------
+
+
+def test_means_follow_unlabeled_samples_on_a_gpu(device):
+    """EM of few labels with a covariance that is kept (few-labels)."""
+    rows, _ = samples(device, 12_000, 30)
+    classes = torch.arange(12_000, device=device) % 4
+    some = torch.where(torch.arange(12_000, device=device) < 40, classes, -1)
+    there = MixtureClassifier(unlabeled=-1, random_state=0).fit(rows, some)
+    here = MixtureClassifier(unlabeled=-1, random_state=0).fit(rows.cpu(), some.cpu())
+    assert there.mixture_.means.device == rows.device
+    assert here.training_weight_ == there.training_weight_ == 12_000
+    assert_same_mixture(there.mixture_, here.mixture_, 1e-4)
+    answers = there.predict_proba(rows)
+    torch.testing.assert_close(answers.cpu(), here.predict_proba(rows.cpu()), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [120, 30])
+def test_doubt_on_a_gpu_is_that_of_the_host(size, device):
+    """Outlier scores and prediction sets."""
+    rows, labels = samples(device, 12_000, size)
+    rows, classes = rows * (1 + labels.unsqueeze(1)), torch.arange(12_000, device=device) % 4
+    there = MixtureClassifier(1, random_state=0).fit(rows, classes)
+    here = MixtureClassifier(1, random_state=0).fit(rows.cpu(), classes.cpu())
+    some = torch.cat((rows[:2000], rows[:50] + 30))
+    for score in ("distance", "auto"):
+        scores = there.outlier_score(some, score)
+        assert scores.device == rows.device
+        torch.testing.assert_close(scores.cpu(), here.outlier_score(some.cpu(), score), rtol=1e-2, atol=1e-2)
+    assert bool(there.is_outlier(some)[2000:].all())
+    assert float(there.is_outlier(some)[:2000].double().mean()) < 0.05
+    members = there.calibrate_sets(rows[::3], classes[::3]).predict_set(rows[1::3], 0.9)
+    others = here.calibrate_sets(rows[::3].cpu(), classes[::3].cpu()).predict_set(rows[1::3].cpu(), 0.9)
+    assert members.device == rows.device
+    assert float((members.cpu() != others).double().mean()) < 0.001
+
+
+@pytest.mark.parametrize("kind", ["none", "full"])
+def test_a_head_of_features_on_a_gpu_is_that_of_the_host(kind, device):
+    """The closed form, and the way to an estimator and back."""
+    rows, labels = samples(device, 3000, 110)
+    classes = torch.arange(3000, device=device) % 4
+    rows = rows * (1 + labels.unsqueeze(1)) if kind == "full" else rows
+    head = MixtureHead.from_features(rows, classes, random_state=0).eval()
+    host = MixtureHead.from_features(rows.cpu(), classes.cpu(), random_state=0).eval()
+    assert (head.quadratic, head.components.bias.device) == (host.quadratic, rows.device)
+    expected = host(rows.cpu()).softmax(1)
+    torch.testing.assert_close(head(rows).softmax(1).cpu(), expected, rtol=1e-3, atol=1e-4)
+    again = MixtureHead.from_estimator(head.to_estimator()).to(device).eval()
+    torch.testing.assert_close(again(rows).softmax(1).cpu(), expected, rtol=1e-3, atol=1e-4)
+    torch.nn.functional.cross_entropy(head.train()(rows), classes).backward()
+    assert all(bool(part.grad.isfinite().all()) for part in head.parameters())

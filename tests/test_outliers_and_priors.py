@@ -1,5 +1,6 @@
 """Outliers, abstaining, doubtful labels, other class priors, costs, imputed values."""
 
+import copy
 import math
 
 import numpy as np
@@ -157,6 +158,8 @@ def test_sets_are_order_statistics_of_the_class(tmp_path):
     model.save(tmp_path / "model")
     assert (load(tmp_path / "model").predict_set(X) == model.predict_set(X)).all()
     assert torch.equal(model.predict_set(torch.from_numpy(X)), torch.from_numpy(model.predict_set(X)))
+    single = copy.copy(model).calibrate_sets(torch.from_numpy(rows).float(), torch.from_numpy(labels))
+    np.testing.assert_allclose(single.set_reference_, model.set_reference_, rtol=1e-4, atol=1e-6)
     assert model.predict_set([X[:3], X[3:]]) is not None
     few = np.r_[np.flatnonzero(labels == 0)[:8], np.flatnonzero(labels == 1)]
     assert model.calibrate_sets(rows[few], labels[few]).predict_set(X)[:, 0].all()  # too few to leave it out

@@ -237,8 +237,8 @@ class Classifier(ClassifierMixin, Estimator):
         X, y, _ = only_labeled(X, y, None, self.unlabeled)
         numbers, scores = checks.known_labels(y, self.classes_), -as_array(self.predict_log_proba(X))
         checks.as_many_labels(numbers, len(scores))
-        own = scores[np.arange(len(numbers)), numbers].clip(max=1e300)
-        self.set_reference_ = np.column_stack((numbers, own)).astype(np.float64)
+        own = scores[np.arange(len(numbers)), numbers].astype(np.float64).clip(max=1e300)
+        self.set_reference_ = np.column_stack((numbers, own))
         return self
 
     @by_parts("class")
