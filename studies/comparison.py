@@ -232,7 +232,8 @@ def readings(folder: Path) -> str:
         parts += [f"{words}: {', '.join(figures)}"] if figures else []
     return (
         "The row vowels has the 1199 of 1520 vowels that carry no asterisk (all listeners identified them), 599 to "
-        "train, as many as in the paper, which does not describe them. Earlier readings, test errors in %: "
+        "train, as many as in the paper, which does not describe them. Errors of earlier readings had been seen when "
+        "this one was found, in %: "
         f"{'; '.join(parts)} (published: DGMM 18.7, GMM 21.7, SVM 20.3, RVM 18.83)."
     )
 
