@@ -1,6 +1,7 @@
 """The benchmark of the defaults: division of the sets, removal of values, statistics."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -177,6 +178,26 @@ def test_the_guide_and_the_page_have_the_figures_of_embeddings():
     assert embeddings.as_markdown(results) == (embeddings.RESULTS / "embeddings.md").read_text("utf-8")
     changed = {part: measured | {"machine": "another"} for part, measured in results.items()}
     assert embeddings.as_markdown(changed) != embeddings.as_markdown(results)
+
+
+def test_the_page_of_gpus_has_the_figures_of_its_file():
+    """Of tables with two runs the first figure of a cell; the second run has no file, as the page says."""
+    results = json.loads((embeddings.RESULTS / "gpu.json").read_text("utf-8"))
+    page = (ROOT / "docs" / "gpu.md").read_text("utf-8")
+
+    def agree(cell: str, value: float | None) -> bool:
+        text = re.split(r"[, ]", cell)[0]
+        if value is None:
+            return cell == ""
+        return float(text) == round(value, len(text.partition(".")[2]))
+
+    passes = re.findall(r"^\| \w+, [\d,]+ x \d+, \d+ \| (.*?) \| (.*?) \| (.*?) ?\|", page, re.M)
+    fits = re.findall(r"^\| .* \| [\d,]+ x \d+ \| (.*?) \| (.*?) \|$", page, re.M)
+    assert (len(passes), len(fits)) == (len(results["passes"]), len(results["fits"]))
+    for cells, run in zip(passes, results["passes"], strict=True):
+        assert all(map(agree, cells, (run["pass"], run["signed pass"], run["predict_proba"]))), (cells, run)
+    for cells, run in zip(fits, results["fits"], strict=True):
+        assert all(map(agree, cells, (run["cuda"], run["cpu"]))), (cells, run)
 
 
 @pytest.mark.parametrize("kind", embeddings.KINDS)
