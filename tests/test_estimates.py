@@ -1,6 +1,7 @@
 """The honest estimate: a twin in loops, the rule that it repeats, and its bias where labels are noise."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from cases import assert_close
 from mixtura import GaussianMixture, MixtureClassifier, load
 from mixtura.datasets import make_ripley
 from mixtura.selection import automatic, estimates
-from mixtura.selection.estimates import LEVEL, N_BOOTSTRAPS, estimate_performance
+from mixtura.selection.estimates import FEWEST_BOOTSTRAPS, LEVEL, N_BOOTSTRAPS, estimate_performance
 from mixtura.selection.search import Estimate
 
 N_SAMPLES = 60
@@ -57,15 +58,22 @@ def test_a_class_without_a_share_costs_nothing_and_a_single_sample_has_no_estima
     assert estimate_performance(lambda inside: certain[:1], shares[:1], torch.ones(1).double()) is None
 
 
+@pytest.mark.parametrize(("latest", "expected"), [(math.inf, N_BOOTSTRAPS), (0.0, FEWEST_BOOTSTRAPS)])
+def test_bootstraps_end_with_the_time_but_for_a_few(latest, expected):
+    shares, calls = torch.eye(2).double().repeat(20, 1), []
+    estimate_performance(lambda inside: calls.append(1) or shares.log(), shares, torch.ones(40).double(), latest=latest)
+    assert len(calls) == expected
+
+
 @pytest.mark.parametrize("class_prior", ["empirical", "uniform"])
 def test_the_rule_of_all_samples_is_that_of_the_selection(class_prior, monkeypatch):
     X, y = load_iris(return_X_y=True)
     X, y = X[10:], y[10:]
     seen = {}
 
-    def watched(rule, shares, weights, groups):
+    def watched(rule, shares, weights, *others):
         seen.update(rule=rule, shares=shares, weights=weights)
-        return estimate_performance(rule, shares, weights, groups)
+        return estimate_performance(rule, shares, weights, *others)
 
     monkeypatch.setattr(estimates, "estimate_performance", watched)
     model = MixtureClassifier(class_prior=class_prior, average=1, random_state=0).fit(X, y)
@@ -81,9 +89,9 @@ def test_the_rule_of_all_samples_is_that_of_the_selection(class_prior, monkeypat
 def test_bootstraps_do_not_know_the_class_frequencies_of_the_samples_that_they_leave_out(rng, monkeypatch):
     seen = {}
 
-    def watched(rule, shares, weights, groups):
+    def watched(rule, shares, weights, *others):
         seen.update(rule=rule, shares=shares, weights=weights)
-        return estimate_performance(rule, shares, weights, groups)
+        return estimate_performance(rule, shares, weights, *others)
 
     monkeypatch.setattr(estimates, "estimate_performance", watched)
     y = np.arange(N_SAMPLES) % 2
@@ -99,9 +107,9 @@ def test_the_rule_of_all_samples_selects_the_members(missing, rng, monkeypatch):
     X, y = load_wine(return_X_y=True)
     X, seen = np.where(rng.random(X.shape) < missing, np.nan, X), {}
 
-    def watched(comparison, trials, rule):
+    def watched(comparison, trials, rule, latest):
         seen.update(comparison=comparison, trials=trials, rule=rule)
-        return estimates.estimate_selection(comparison, trials, rule)
+        return estimates.estimate_selection(comparison, trials, rule, latest)
 
     monkeypatch.setattr(automatic, "estimate_selection", watched)
     table = MixtureClassifier(random_state=0).fit(X, y).search_

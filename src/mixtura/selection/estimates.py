@@ -8,6 +8,7 @@ samples, and scores each selection on the others. It needs no further fit.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,9 @@ from mixtura.selection.search import Estimate, Trial
 from mixtura.selection.splits import draw_rows
 
 N_BOOTSTRAPS, LEVEL = 200, 0.95
+FEWEST_BOOTSTRAPS = (
+    20  # however little of the time budget is left: the mean then has a fourth of their deviation as its error
+)
 # Of more held-out samples a random part will do: the correction is then below the last digit. Of many classes fewer.
 MOST_SAMPLES, MOST_VALUES = 2000, 2**20
 
@@ -87,11 +91,11 @@ class PoolRule:
 
 
 def estimate_selection(
-    comparison: Comparison, trials: Sequence[Trial[CandidateFit]], rule: PoolRule
+    comparison: Comparison, trials: Sequence[Trial[CandidateFit]], rule: PoolRule, latest: float = math.inf
 ) -> Estimate | None:
     """The performance on new samples: bootstraps estimate class prior and temperatures and select (honest-estimate).
 
-    They also choose the strength of the factor of missing values.
+    They also choose the strength of the factor of missing values. No bootstrap begins after `latest`, but a few.
     """
     device = trials[0].fit.scores.device if trials[0].fit.scores.numel() > FEW_VALUES else torch.device("cpu")
     sizes = [math.inf if not trial.fit.candidate.is_density else trial.fit.n_parameters for trial in trials]
@@ -136,11 +140,15 @@ def estimate_selection(
         return tempered.apply(average, observed, strength * factors.T).log_softmax(0).T
 
     groups = None if comparison.groups is None else comparison.groups[scored[part].cpu()].unique(return_inverse=True)[1]
-    return estimate_performance(log_posteriors, shares, weights, groups)
+    return estimate_performance(log_posteriors, shares, weights, groups, latest)
 
 
 def estimate_performance(
-    rule: Callable[[Tensor], Tensor], shares: Tensor, weights: Tensor, groups: Tensor | None = None
+    rule: Callable[[Tensor], Tensor],
+    shares: Tensor,
+    weights: Tensor,
+    groups: Tensor | None = None,
+    latest: float = math.inf,
 ) -> Estimate | None:
     """Select again by bootstrap samples, and average the losses of the samples that each leaves out (honest-estimate).
 
@@ -155,6 +163,8 @@ def estimate_performance(
         Sample weights.
     groups : Tensor of shape (n,), optional
         Numbers of groups of samples, which are drawn as a whole.
+    latest : float, optional
+        Value of `time.perf_counter()` after which no bootstrap begins, but for the first few.
 
     Returns
     -------
@@ -164,7 +174,9 @@ def estimate_performance(
     generator, scores = torch.Generator().manual_seed(0), []
     units = torch.arange(len(weights)) if groups is None else groups.cpu()
     n_units = int(units.max()) + 1
-    for _ in range(N_BOOTSTRAPS):
+    for number in range(N_BOOTSTRAPS):
+        if number >= FEWEST_BOOTSTRAPS and time.perf_counter() > latest:
+            break
         counts = torch.randint(n_units, (n_units,), generator=generator).bincount(minlength=n_units)[units]
         inside, outside = (part.to(weights) * weights for part in (counts, counts == 0))
         if float(inside.sum()) > 0 and float(outside.sum()) > 0:
