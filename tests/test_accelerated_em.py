@@ -7,7 +7,7 @@ import torch
 from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_ripley, remove_values
 from mixtura.solvers import EM, AcceleratedEM
-from mixtura.solvers.accelerated_em import extrapolated
+from mixtura.solvers.accelerated_em import extrapolate
 
 SETTINGS = {"n_components": 3, "tol": 1e-7, "max_iter": 1000, "random_state": 0}
 
@@ -52,7 +52,7 @@ def test_units_do_not_matter(data):
 def test_a_poor_extrapolation_is_dropped(data, monkeypatch):
     """Every extrapolation is far off: what remains is EM."""
     monkeypatch.setattr(
-        "mixtura.solvers.accelerated_em.extrapolated",
+        "mixtura.solvers.accelerated_em.extrapolate",
         lambda first, second, third, longest: third.moved(third.log_weights, third.means + 1e3, third.covariance),
     )
     plain = MixtureClassifier(**SETTINGS, solver=EM()).fit(*data)
@@ -68,11 +68,11 @@ def test_extrapolation_of_a_geometric_sequence_is_its_limit(data):
     sequence = [
         mixture.moved(mixture.log_weights, mixture.means + 0.7**t * direction, mixture.covariance) for t in range(3)
     ]
-    limit = extrapolated(*sequence, longest=100.0)
+    limit = extrapolate(*sequence, longest=100.0)
     assert limit is not None
     torch.testing.assert_close(limit.means, mixture.means)
     torch.testing.assert_close(limit.covariances, mixture.covariances)
-    short = extrapolated(*sequence, longest=1.0)
+    short = extrapolate(*sequence, longest=1.0)
     assert short is not None
     torch.testing.assert_close(short.means, sequence[2].means)
 

@@ -14,7 +14,7 @@ from cases import assert_close
 from mixtura import AveragedMixtureClassifier, MixtureClassifier, load
 from mixtura.covariances import Diagonal, Full
 from mixtura.datasets import make_rings, make_ripley, remove_values
-from mixtura.init.starts import bisected
+from mixtura.init.starts import bisect
 from mixtura.model.temperature import Temperature
 from mixtura.selection import automatic
 from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
@@ -101,12 +101,12 @@ def test_few_samples_do_not_set_the_temperature_alone():
 
 def test_bisected_centres_follow_weights_as_repetitions(rng):
     rows, weights = rng.normal(size=(40, 3)), rng.integers(1, 4, size=40)
-    weighted = bisected(torch.from_numpy(rows), torch.from_numpy(weights).double(), 5)
+    weighted = bisect(torch.from_numpy(rows), torch.from_numpy(weights).double(), 5)
     repeated = np.repeat(rows, weights, axis=0)
-    plain = bisected(torch.from_numpy(repeated), torch.ones(len(repeated), dtype=torch.float64), 5)
+    plain = bisect(torch.from_numpy(repeated), torch.ones(len(repeated), dtype=torch.float64), 5)
     order = [np.lexsort(centres.numpy().T) for centres in (weighted, plain)]
     assert_close(weighted[order[0].copy()], plain[order[1].copy()])
-    same = bisected(torch.zeros(4, 2, dtype=torch.float64), torch.ones(4, dtype=torch.float64), 3)
+    same = bisect(torch.zeros(4, 2, dtype=torch.float64), torch.ones(4, dtype=torch.float64), 3)
     assert_close(same, np.zeros((3, 2)))
 
 
@@ -149,7 +149,7 @@ def simplest(losses, sizes, weights=None):
     for own, size in zip(losses.T, sizes, strict=True):
         candidate = types.SimpleNamespace(is_density=True)
         fit = types.SimpleNamespace(losses=own, n_parameters=size, candidate=candidate)
-        search.tried(lambda own=own, fit=fit: Trial({}, *mean_and_error(own, weights), fit))
+        search.try_one(lambda own=own, fit=fit: Trial({}, *mean_and_error(own, weights), fit))
     comparison = types.SimpleNamespace(
         difference=lambda one, two: mean_and_error(one.fit.losses - two.fit.losses, weights)
     )
@@ -340,7 +340,7 @@ def test_samples_are_scored_by_folds_that_held_them_out(compared, rng):
     scored = comparison.scored.numpy()
     scores, held_out = rng.normal(size=(scored.sum(), 3, 2)), comparison.held_out[scored].numpy()
     expected = [np.log(np.exp(own[unseen]).mean(0)) for own, unseen in zip(scores, held_out, strict=True)]
-    assert_close(comparison._combined(torch.from_numpy(scores)), np.array(expected), 1e-6)
+    assert_close(comparison._combine(torch.from_numpy(scores)), np.array(expected), 1e-6)
 
 
 def test_components_have_enough_samples_of_the_smallest_fold(compared, rng):

@@ -232,7 +232,7 @@ def test_members_are_added_one_by_one_and_kept_if_held_out_samples_gain(rows, mo
     if len(members) > 1:
         assert gains.mean() > 0.5 * gains.std() / np.sqrt(len(gains))
         np.testing.assert_allclose(loss_twin(members, comparison, temperature), losses[-1], atol=1e-10)
-    np.testing.assert_allclose(comparison.averaged(search.trials)[0], lowest(search.trials), atol=1e-10)
+    np.testing.assert_allclose(comparison.calibrate_average(search.trials)[0], lowest(search.trials), atol=1e-10)
 
 
 def test_an_average_that_does_not_gain_is_not_kept(monkeypatch):

@@ -68,7 +68,7 @@ def test_a_step_equals_the_twin(case, name, prior_name, rng, device, dtype, tole
     solver, problem = BaumWelch(), conditional(source, prior_of(prior_name, device))
     progress = solver.init(problem, mixture)
     constants = solver.constants(problem, progress, 1.5, solver.anchor(progress, 0))
-    new = solver.updated(problem, progress, 1.5)
+    new = solver.update(problem, progress, 1.5)
     twin = reference.twin_of(mixture)
     actual = reference.evaluated(twin, data, reference.conditional)
     assert (constants.cpu().numpy() >= 1.5 * actual.denominator.sum(0) * (1 - 1e-9)).all()
@@ -167,7 +167,7 @@ def test_short_steps_follow_the_gradient(case, rng, device):
     solver, problem = BaumWelch(), conditional(source, prior)
     progress = solver.init(problem, mixture)
     constants = solver.constants(problem, progress, 1e7, solver.anchor(progress, 0))
-    new, constants = solver.updated(problem, progress, 1e7).to(device), constants.to(device)
+    new, constants = solver.update(problem, progress, 1e7).to(device), constants.to(device)
     leaves = {key: part.clone() for key, part in mixture.covariance.tensors().items()}
     floats = [part.requires_grad_() for part in leaves.values() if part.is_floating_point()]
     means = mixture.means.clone().requires_grad_()

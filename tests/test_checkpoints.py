@@ -265,7 +265,7 @@ SEARCHES = {
 
 def interrupt_after(monkeypatch, n_candidates: int) -> None:
     """Ctrl-C while the next candidate of a search is fitted."""
-    tried, n_tried = Search.tried_together, [0]
+    tried, n_tried = Search.try_together, [0]
 
     def interrupting(self, evaluate):
         if n_tried[0] >= n_candidates:
@@ -274,7 +274,7 @@ def interrupt_after(monkeypatch, n_candidates: int) -> None:
         n_tried[0] += len(trials)
         return trials
 
-    monkeypatch.setattr(Search, "tried_together", interrupting)
+    monkeypatch.setattr(Search, "try_together", interrupting)
 
 
 @pytest.mark.parametrize("name", SEARCHES)

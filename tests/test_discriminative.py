@@ -171,7 +171,7 @@ def test_a_cut_that_loses_stays_where_the_next_one_gains(gains, kept):
         def _able(self, mixtures, every, left_out):
             return [0, 1] if every and len(mixtures) < len(gains) else []
 
-        def _tried(self, step, starts, actual):
+        def _try_step(self, step, starts, actual):
             more = [*starts, step]
             return more, Optimum(actual.place, actual.score + gains[len(starts)] / self.weight, more)
 

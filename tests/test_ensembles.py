@@ -27,7 +27,7 @@ from mixtura.datasets import make_ripley
 from mixtura.engine.sources import TensorSource
 from mixtura.objectives import Joint, Members
 from mixtura.priors import Conjugate
-from mixtura.selection.merging import reduced
+from mixtura.selection.merging import reduce_components
 from mixtura.solvers import EM, MemberFit, Outcome, Stack, run, run_together
 from mixtura.values.targets import Targets
 from test_bad_input import refused
@@ -241,7 +241,7 @@ def test_members_that_do_not_converge_are_counted(ripley):
 @pytest.mark.parametrize("name", ["full", "diag", "spherical", "tied_full", "low_rank_2"])
 def test_merging_keeps_the_moments_of_every_class(name, rng, device):
     mixture = random_mixture(COVARIANCES[name], rng, device)
-    small, merges = reduced(mixture, [1, 1, 1])
+    small, merges = reduce_components(mixture, [1, 1, 1])
     assert small.class_of.tolist() == [0, 1, 2]
     assert [left for left, _ in merges] == [1, 1]
     assert all(loss > 0 for _, loss in merges)
@@ -271,7 +271,7 @@ def test_the_cheapest_pair_is_merged_first(rng, device):
             parts = sum(a * np.linalg.slogdet(s)[1] for a, s in zip(w, S, strict=True))
             losses[i, j] = 0.5 * (total * np.linalg.slogdet(union)[1] - parts)
     (i, j), loss = min(losses.items(), key=lambda item: item[1])
-    small, merges = reduced(mixture, [4])
+    small, merges = reduce_components(mixture, [4])
     assert_close(merges[0][1], loss)
     kept = [k for k in range(5) if k not in (i, j)]
     assert all(bool((small.means == mixture.means[k]).all(1).any()) for k in kept)

@@ -9,7 +9,7 @@ from cases import assert_close
 from mixtura import MixtureClassifier
 from mixtura.files.codec import Decoder, Encoder
 from mixtura.selection.search import ScoredCandidate, SearchTable
-from mixtura.selection.splits import ENOUGH_SAMPLES, checked_cv, hold_outs, renumbered
+from mixtura.selection.splits import ENOUGH_SAMPLES, check_splits, hold_outs, renumbered
 from test_bad_input import refused
 
 LABELS = torch.tensor([0] * 10 + [1] * 7 + [2] + [-1] * 4)
@@ -63,8 +63,8 @@ def test_given_splits_and_splitters():
     assert folds[1].held_out.nonzero()[:, 0].tolist() == [15, 16, 17]  # unlabeled samples stay
     assert bool(folds[1].kept[18:].all())
     assert sum(int(fold.held_out.sum()) for fold in parts(KFold(3))) == 18
-    assert checked_cv(splits) is splits
-    refused(lambda: checked_cv(1), "cv must be ...2; got 1.")
+    assert check_splits(splits) is splits
+    refused(lambda: check_splits(1), "cv must be ...2; got 1.")
 
 
 def test_splits_follow_samples_that_leave():

@@ -17,7 +17,7 @@ from mixtura import (
     SparseMixtureClassifier,
     load,
 )
-from mixtura.init.starts import bisected
+from mixtura.init.starts import bisect
 
 
 @pytest.mark.parametrize("number", range(4 * len(KINDS)))
@@ -94,9 +94,9 @@ def test_a_replicate_with_fewer_samples_than_components_is_refused_in_words(rng,
 def test_bisection_does_not_depend_on_the_unit_of_weights(rng):
     rows, weights = torch.from_numpy(rng.normal(size=(9, 3))), torch.from_numpy(rng.uniform(0.1, 3.0, 9))
     rows[4:] = rows[4]
-    expected = bisected(rows, weights, 7)
+    expected = bisect(rows, weights, 7)
     for unit in (1e-40, 1e28, 1e40):
-        np.testing.assert_allclose(bisected(rows, unit * weights, 7), expected, rtol=1e-12)
+        np.testing.assert_allclose(bisect(rows, unit * weights, 7), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("value", [6.4e16, 2.3e13, 0.0])

@@ -219,9 +219,9 @@ def test_a_mixture_fed_its_own_moments_stays(case, rng, device):
     frame = Frame(mixture.means[0], torch.ones_like(mixture.means[0]))
     problem = problem_of(TensorSource(mixture.means), frame=frame)
     counts = 57.0 * mixture.weights
-    assert_same_mixture(EM().maximised(problem, mixture, mixture.own_moments(counts)), mixture)
+    assert_same_mixture(EM().m_step(problem, mixture, mixture.own_moments(counts)), mixture)
     moved = mixture.own_moments(counts).about(torch.full_like(mixture.means[0], 3.0))
-    assert_same_mixture(EM().maximised(problem, mixture, moved), mixture)
+    assert_same_mixture(EM().m_step(problem, mixture, moved), mixture)
 
 
 # ---- weights and rows --------------------------------------------------------------------------------------------

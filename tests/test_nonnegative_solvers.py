@@ -22,7 +22,7 @@ from mixtura.nonnegative.mixture import (
 )
 from mixtura.nonnegative.priors import SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS as REGISTRY
-from mixtura.nonnegative.updates import Accelerated, Multiplicative, packed, unpacked, without_idle_weights
+from mixtura.nonnegative.updates import Accelerated, Multiplicative, pack, unpack, without_idle_weights
 from mixtura.solvers import run
 from mixtura.values.sparse_rows import from_scipy
 from reproduce.nonnegative import SumPenalised
@@ -212,7 +212,7 @@ def test_chunks_and_layout_change_nothing(rng, data, make_solver, sharing, stren
 def test_the_gradient_equals_differences(rng, data, sharing, strength):
     solver, rows = Accelerated(SparseShares(strength)), data.labeled()
     mixture = random_mixture(rng, sharing)
-    here = packed(mixture, rows.means)
+    here = pack(mixture, rows.means)
     value, gradient = solver.evaluate(mixture, rows)
     plain = reference.log_likelihood(
         data.rows, data.labels, data.weights, raw_weights(mixture), mixture.coefficients.numpy()
@@ -222,7 +222,7 @@ def test_the_gradient_equals_differences(rng, data, sharing, strength):
     for number in range(0, len(here), 3):
         unit = torch.zeros_like(here)
         unit[number] = 1e-6
-        ends = [solver.evaluate(unpacked(mixture, here + sign * unit, rows.means), rows)[0] for sign in (1, -1)]
+        ends = [solver.evaluate(unpack(mixture, here + sign * unit, rows.means), rows)[0] for sign in (1, -1)]
         assert_close((ends[0] - ends[1]) / 2e-6, gradient[number], 1e-6)
 
 
@@ -270,7 +270,7 @@ def test_updated_shares_are_no_worse_and_on_the_simplex(rng):
         return float((counts * at.log()).sum()) - penalty.value(at)
 
     for _ in range(20):
-        updated = penalty.maximised(counts, shares)
+        updated = penalty.maximise(counts, shares)
         assert_close(updated.sum(0), np.ones(6))
         assert value(updated) >= value(shares) - 1e-10
         shares = updated

@@ -63,7 +63,7 @@ def start(structure, data: Data, components, class_of, device) -> Mixture:
     log_weights = torch.full((n_components,), -np.log(n_components), dtype=torch.float64, device=device)
     rough = Mixture(log_weights, means, first, own)
     frame = locate(given)
-    updated = EM().maximised(problem_of(given, frame=frame), rough, summarise(rough, given, Joint(), frame).moments)
+    updated = EM().m_step(problem_of(given, frame=frame), rough, summarise(rough, given, Joint(), frame).moments)
     return Mixture(updated.log_weights, updated.means, updated.covariance, tensor(np.asarray(class_of), device))
 
 

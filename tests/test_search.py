@@ -38,7 +38,7 @@ def trial(score):
 
 def break_off(monkeypatch, after: int) -> None:
     """Let Ctrl-C come in the middle of a trial, when there are `after` trials or more."""
-    plain = Search.tried_together
+    plain = Search.try_together
 
     def interrupted(self, evaluate):
         def broken():
@@ -46,7 +46,7 @@ def break_off(monkeypatch, after: int) -> None:
 
         return plain(self, evaluate if len(self.trials) < after else broken)
 
-    monkeypatch.setattr(Search, "tried_together", interrupted)
+    monkeypatch.setattr(Search, "try_together", interrupted)
 
 
 @pytest.mark.parametrize("name", SEARCHES)
@@ -97,7 +97,7 @@ def test_the_first_candidate_is_tried_however_little_time_there_is():
 
     def candidates():
         for score in (3.0, 1.0):
-            tried.append(search.tried(lambda score=score: trial(score)))
+            tried.append(search.try_one(lambda score=score: trial(score)))
 
     search.run(candidates)
     assert [t.score for t in tried] == [3.0]
@@ -107,7 +107,7 @@ def test_the_first_candidate_is_tried_however_little_time_there_is():
 def test_candidates_that_are_trained_together_share_the_time():
     seen = []
     search = Search("loss", watch=seen.append)
-    trials = search.tried_together(lambda: [trial(2.0), trial(1.0), trial(1.0)])
+    trials = search.try_together(lambda: [trial(2.0), trial(1.0), trial(1.0)])
     assert seen == trials == search.trials
     assert len({t.seconds for t in trials}) == 1
     assert search.best is trials[1]

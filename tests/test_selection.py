@@ -18,7 +18,7 @@ from mixtura.objectives import Marginal
 from mixtura.priors import Conjugate, Shrinkage
 from mixtura.selection import clusters
 from mixtura.selection.clusters import ComponentPath, ComponentSearch, penalties
-from mixtura.selection.merging import one_fewer, reduced
+from mixtura.selection.merging import one_fewer, reduce_components
 from mixtura.selection.search import Search
 from mixtura.selection.task import Task
 from mixtura.solvers import Stack
@@ -108,7 +108,7 @@ def test_one_component_fewer_is_the_cheapest_merge(name, rng, device):
     mixtures = [random_mixture(case, rng, device) for _ in range(3)]
     smaller = one_fewer(Stack.of(case.structure, mixtures), [1, 1, 2])
     for before, after in zip(mixtures, smaller, strict=True):
-        expected, _ = reduced(before, [1, 1, 2])
+        expected, _ = reduce_components(before, [1, 1, 2])
         assert after.class_of.tolist() == expected.class_of.tolist() == [0, 1, 2, 2]
         assert_close(after.weights, expected.weights)
         assert_close(after.means, expected.means)

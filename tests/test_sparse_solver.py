@@ -23,7 +23,14 @@ from mixtura.sparse.kernels import (
     no_scaling,
 )
 from mixtura.sparse.model import SparseMixture
-from mixtura.sparse.newton import Evidence, SparseNewton, merged, starting_state, with_pairs, without_components
+from mixtura.sparse.newton import (
+    Evidence,
+    SparseNewton,
+    merge_components,
+    starting_state,
+    with_pairs,
+    without_components,
+)
 from mixtura.sparse.problem import make_problem
 from mixtura.sparse.relevance import Relevance
 from mixtura.sparse.working_set import Candidates, WorkingSet
@@ -261,7 +268,7 @@ class TestComponents:
 
     def test_merging_adds_weights_and_responsibilities(self, state):
         before, _ = state
-        after = merged(before, torch.tensor([1, 1, 2, 3]))
+        after = merge_components(before, torch.tensor([1, 1, 2, 3]))
         assert_close(after.mixture.log_weights.exp(), [1, 0.5, 0.5])
         assert after.mixture.class_of.tolist() == [0, 1, 1]
         assert_close(after.responsibilities.sum(0), torch.ones(50))

@@ -23,7 +23,7 @@ from mixtura.model.transforms import ROW_TRANSFORMS, RowTransform, document_coun
 from mixtura.nonnegative.mixture import LogLinearMixture, column_units, labeled_rows, random_start
 from mixtura.nonnegative.multinomial import fit_multinomials
 from mixtura.nonnegative.priors import Normal, PseudoCounts
-from mixtura.nonnegative.updates import Accelerated, Multiplicative, packed, unpacked
+from mixtura.nonnegative.updates import Accelerated, Multiplicative, pack, unpack
 from mixtura.selection import texts as selection
 from mixtura.solvers import run
 from mixtura.values.sparse_rows import from_scipy
@@ -175,12 +175,12 @@ def test_the_gradient_with_a_prior_equals_differences(rng, prior):
     X, y, weights = small()
     rows, start, mixture = rows_of(X, y, weights), random_mixture(rng), random_mixture(rng)
     solver = Accelerated(prior=prior.bound(rows, start), n_plain=0)
-    here = packed(mixture, rows.means)
+    here = pack(mixture, rows.means)
     value, gradient = solver.evaluate(mixture, rows)
     for number in range(len(here)):
         unit = torch.zeros_like(here)
         unit[number] = 1e-5
-        ends = [solver.evaluate(unpacked(mixture, here + sign * unit, rows.means), rows)[0] for sign in (1, -1)]
+        ends = [solver.evaluate(unpack(mixture, here + sign * unit, rows.means), rows)[0] for sign in (1, -1)]
         assert_close((ends[0] - ends[1]) / 2e-5, gradient[number], 1e-7)
     plain = Accelerated().evaluate(mixture, rows)[0]
     if isinstance(prior, Normal):

@@ -41,7 +41,7 @@ MOST_BOOSTED = 50  # classes
 MOST_FOR_SPARSE = 5000  # rows times classes; the digits take 18 s of sparse learning
 
 
-def _imputed(model: Any) -> Any:
+def _impute(model: Any) -> Any:
     """Mean imputation and scaling of numbers, indicators of categories, and a model."""
     numbers = make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler())
     indicators = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
@@ -53,11 +53,11 @@ _categories = make_column_selector(dtype_include="category")
 
 Makers = dict[str, Callable[[int], Any]]  # names of classifiers, and how they are made from a seed
 RIVALS: Makers = {
-    "QDA": lambda seed: _imputed(QuadraticDiscriminantAnalysis(reg_param=0.1)),
-    "naive Bayes": lambda seed: _imputed(GaussianNB()),
-    "logistic regression": lambda seed: _imputed(LogisticRegression(max_iter=1000)),
-    "RBF-SVM": lambda seed: _imputed(CalibratedClassifierCV(SVC(), cv=3)),
-    "random forest": lambda seed: _imputed(RandomForestClassifier(300, random_state=seed)),
+    "QDA": lambda seed: _impute(QuadraticDiscriminantAnalysis(reg_param=0.1)),
+    "naive Bayes": lambda seed: _impute(GaussianNB()),
+    "logistic regression": lambda seed: _impute(LogisticRegression(max_iter=1000)),
+    "RBF-SVM": lambda seed: _impute(CalibratedClassifierCV(SVC(), cv=3)),
+    "random forest": lambda seed: _impute(RandomForestClassifier(300, random_state=seed)),
     "gradient boosting": lambda seed: HistGradientBoostingClassifier(
         categorical_features="from_dtype", random_state=seed
     ),
@@ -74,7 +74,7 @@ def rivals_for(budget: float, X: pd.DataFrame, n_classes: int) -> Makers:
     left_out += ["gradient boosting"] if n_classes > MOST_BOOSTED else []
     mixtures: Makers = {name: partial(make, budget) for name, make in METHODS.items()}
     sparse = mixtures["SparseMixture"]
-    mixtures["SparseMixture"] = lambda seed: _imputed(sparse(seed))  # for the table with values removed
+    mixtures["SparseMixture"] = lambda seed: _impute(sparse(seed))  # for the table with values removed
     return {name: make for name, make in (mixtures | RIVALS).items() if name not in left_out}
 
 
@@ -104,7 +104,7 @@ def scores_of(name: str, model: Any, parts: tuple[Any, Any, Any, Any]) -> dict[s
     }
 
 
-def compared(X: pd.DataFrame, labels: np.ndarray, rivals: Makers, seed: int) -> dict[str, list[Any]]:
+def compare_rivals(X: pd.DataFrame, labels: np.ndarray, rivals: Makers, seed: int) -> dict[str, list[Any]]:
     """Scores on held-out rows, by whether values were removed."""
     _, counts = np.unique(labels, return_counts=True)
     stratify = labels if counts.min() >= 2 and HELD_OUT * len(labels) >= len(counts) else None
@@ -127,11 +127,11 @@ def run_compare(
 ) -> Answer:
     """Compare classifiers on a table."""
     problem = read_problem(read_table(data, sep, MOST_VALUES), target, drop)
-    rows = sampled(len(problem.labels), MOST_ROWS, problem.labels, seed)
+    rows = draw_rows(len(problem.labels), MOST_ROWS, problem.labels, seed)
     table = TableClassifier(columns=problem.columns).read(problem.frame.iloc[rows])
     X, labels = with_categories(table, problem.columns), problem.labels[rows]
     n_classes = len(np.unique(labels))
-    results = compared(X, labels, rivals_for(CHOICE * budget, X, n_classes), seed)
+    results = compare_rivals(X, labels, rivals_for(CHOICE * budget, X, n_classes), seed)
     facts = {"rows": len(rows), "held_out_share": HELD_OUT, "results": results, "notes": problem.notes}
     first = f"{len(rows)} rows, {X.shape[1]} features, {n_classes} classes; {100 * HELD_OUT:.0f} % of the rows held out"
     if len(rows) < len(problem.labels):
@@ -164,7 +164,7 @@ def advice(lines: list[dict[str, Any]], data: Path, target: str, drop: Sequence[
     return texts
 
 
-def sampled(n_rows: int, most: int, labels: np.ndarray, seed: int) -> np.ndarray:
+def draw_rows(n_rows: int, most: int, labels: np.ndarray, seed: int) -> np.ndarray:
     """Positions of at most this number of rows, at least two of every class."""
     if n_rows <= most:
         return np.arange(n_rows)

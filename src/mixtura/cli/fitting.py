@@ -99,7 +99,7 @@ def run_fit(data: Path, target: str, out: Path, options: FitOptions) -> Answer:
         notes.append(f"The table has {n_rows} rows; a random sample of {len(table)} was used.")
     if seconds > OVERRUN * options.budget:
         notes.append(
-            f"Reading the table and fitting {_tried(model)} took longer than the budget of {options.budget:g} s."
+            f"Reading the table and fitting {_n_candidates(model)} took longer than the budget of {options.budget:g} s."
         )
     model.about_ |= {"target": target, "file": data.name, "drop": list(options.drop), "version": __version__}
     model.about_ |= {"notes": notes, "seconds": seconds, "positive": positive, "group": options.group, **scores}
@@ -133,7 +133,7 @@ def train_on_file(model: TableClassifier, data: Path, target: str, sep: str | No
         for part in read_parts(data, sep):
             numbers = number_classes(part[target], classes)
             frame = model.read(part[numbers >= 0])
-            rows = frame.to_numpy(float) if encoding is None else encoding.encoded(frame)
+            rows = frame.to_numpy(float) if encoding is None else encoding.encode(frame)
             rows.astype(np.float64).tofile(values)
             numbers[numbers >= 0].astype(np.int32).tofile(labels)
             lengths.append(len(rows))
@@ -241,7 +241,7 @@ def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
     ]
 
 
-def _tried(model: TableClassifier) -> str:
+def _n_candidates(model: TableClassifier) -> str:
     search = model.estimator_.search_
     return "the simplest model" if search is None or len(search) == 1 else f"{len(search)} candidates"
 

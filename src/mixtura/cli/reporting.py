@@ -76,7 +76,7 @@ def evidence_of(model: Any, data: Path, seed: int, sep: str | None = None) -> tu
 
 def report(evidence: HeldOut, model: Path, data: Path, read: str, with_data: bool = True) -> str:
     """The page of a report; without data it shows no single row."""
-    drawn = _drawn(evidence)
+    drawn = _draw_rows(evidence)
     sections = [
         ("The model and its selection", _choice(evidence, model.name)),
         ("Classes and components", _plane(evidence, drawn, with_data)),
@@ -176,7 +176,7 @@ def _candidates(search: Any, most: int = 6) -> str:
 # ---- pictures --------------------------------------------------------------------------------------------------------
 
 
-def _drawn(evidence: HeldOut) -> np.ndarray:
+def _draw_rows(evidence: HeldOut) -> np.ndarray:
     """Positions of the rows that are drawn, by class: those that the report lists, then a random choice."""
     listed = np.concatenate([evidence.suspicious.positions[:MOST_LISTED], evidence.outlying[:MOST_LISTED]])
     others = np.random.default_rng(evidence.seed).permutation(len(evidence.labels))
@@ -319,8 +319,8 @@ def _importances(evidence: HeldOut) -> str:
     largest, most = max(float(overall.max()), 1e-12), max(*(float(part.max()) for part in parts), 1e-12)
     table = []
     for j in np.argsort(-overall, kind="stable")[:MOST_FEATURES]:
-        cells = [output.shaded(_rounded(part[j]), min(max(float(part[j]), 0.0) / most, 1.0)) for part in parts]
-        own = output.bar(max(float(overall[j]), 0.0) / largest, _rounded(overall[j]))
+        cells = [output.shaded(_round(part[j]), min(max(float(part[j]), 0.0) / most, 1.0)) for part in parts]
+        own = output.bar(max(float(overall[j]), 0.0) / largest, _round(overall[j]))
         table.append([evidence.model.features[j].feature, own, *cells])
     text = "Rise of the log-loss if the feature is integrated out of the model: over all rows, and over those of each "
     text += "class. Below zero: these rows are predicted better without the feature."
@@ -328,7 +328,7 @@ def _importances(evidence: HeldOut) -> str:
     return output.table(heads, table) + output.paragraph(text, True)
 
 
-def _rounded(number: float) -> str:
+def _round(number: float) -> str:
     return f"{round(float(number), 3) + 0.0:.3f}"  # no minus before zero
 
 

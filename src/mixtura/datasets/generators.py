@@ -171,7 +171,7 @@ def make_rings(
     for value, name in [(n_per_class, "n_per_class"), (n_classes, "n_classes"), (n_blobs, "n_blobs")]:
         _check_count(value, name)
     _check_positive(scale, "scale")
-    radius = _checked_radii(radii, n_classes)[:, None, None]  # (C, 1, 1)
+    radius = _check_radii(radii, n_classes)[:, None, None]  # (C, 1, 1)
     turns = (np.arange(n_blobs) * n_classes + np.arange(n_classes)[:, None]) / (n_blobs * n_classes)
     angles = 2 * np.pi * turns  # (C, blobs)
     means = radius * np.stack([np.cos(angles), np.sin(angles)], axis=-1)  # (C, blobs, 2)
@@ -326,7 +326,7 @@ def _check_positive(value: float, name: str, least: float = 0.0) -> None:
         raise ValueError(f"{name} must be a finite number {wanted}; got {value!r}. Pass {name}=1.0, for example.")
 
 
-def _checked_radii(radii: float | tuple[float, ...], n_classes: int) -> np.ndarray:
+def _check_radii(radii: float | tuple[float, ...], n_classes: int) -> np.ndarray:
     each = np.ravel(np.asarray(radii, dtype=object))
     for radius in each:
         _check_positive(radius, "radii")

@@ -87,12 +87,12 @@ def draw_missing(
         for part in _parts(block, evaluator, memory_limit):
             if part.missing:
                 log_joint = evaluator.log_joint(part, Buffers(), inside=False)
-                output[part.index] = _drawn(mixture, part, log_joint, generator)
+                output[part.index] = _draw_missing(mixture, part, log_joint, generator)
         outputs.append(output)
     return torch.cat(outputs)
 
 
-def _drawn(mixture: Mixture, part: LoadedChunk, log_joint: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_missing(mixture: Mixture, part: LoadedChunk, log_joint: Tensor, generator: torch.Generator) -> Tensor:
     shares = posteriors(log_joint)[1].T.to(generator.device)
     components = torch.multinomial(shares, 1, generator=generator).squeeze(1).to(part.rows.device)
     completed, observed = part.rows.clone(), ~part.rows.isnan()

@@ -46,7 +46,7 @@ class Processes:
         try:
             self._all_well(error)
             if isinstance(value, Summary):
-                return self._summed(value)
+                return self._sum(value)
             parts: list[Any] = [None] * self.n_processes
             dist.all_gather_object(parts, value, self.group)
             return reduce(operator.add, parts)
@@ -66,7 +66,7 @@ class Processes:
         rank, message = next((rank, text) for rank, text in enumerate(messages) if text is not None)
         raise checks.SourceError(f"Process {rank} of {self.n_processes} could not use its rows: {message}")
 
-    def _summed(self, summary: Summary) -> Any:
+    def _sum(self, summary: Summary) -> Any:
         """One all-reduce. Its result is identical in all processes, so all of them make the same steps."""
         tensors = summary.tensors()
         flat = torch.cat([part.reshape(-1) for part in tensors]).to(self.device)
@@ -142,7 +142,7 @@ def add_partitions(partitions: Sequence[tuple[Any, ...]], compute: Callable[...,
     from dask.delayed import delayed
 
     token, shared = uuid.uuid4().hex, delayed(compute, traverse=False)
-    work, add = delayed(_alone), delayed(_added)
+    work, add = delayed(_alone), delayed(_add)
     sums: list[Any] = [
         work(shared, number, *part, dask_key_name=f"mixtura_{name}-{token}-{number}")
         for number, part in enumerate(partitions)
@@ -158,7 +158,7 @@ def _alone(compute: Callable[..., T], number: int, *part: Any) -> T:
         return compute(number, *part)
 
 
-def _added(*parts: Any) -> Any:
+def _add(*parts: Any) -> Any:
     with computing():
         return reduce(operator.add, parts)
 

@@ -56,7 +56,7 @@ from mixtura.init.description import describe
 from mixtura.inspection.graphs import GaussianScores, class_scores, classifier_graph
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint
-from mixtura.selection.merging import reduced
+from mixtura.selection.merging import reduce_components
 from mixtura.selection.search import SearchTable
 from mixtura.selection.task import Selected, Task, find_solver, is_auto, start
 from mixtura.solvers import EM, AcceleratedEM, FitResult, MemberFit, Outcome, Record, Stack, run_together
@@ -220,7 +220,7 @@ class AveragedMixture(DensityMixin, DensityEstimator):
     mixtures_ : list of Mixture
         The members.
     member_of_ : Tensor of shape (n_components,)
-        MemberFit of each component.
+        Member of each component.
     oob_log_density_ : ndarray of shape (n_samples,)
         Out-of-bag log density of each training sample; NaN if all members use it.
     oob_score_ : float
@@ -424,7 +424,7 @@ class AveragedMixture(DensityMixin, DensityEstimator):
         model : GaussianMixture
         """
         check_is_fitted(self)
-        mixture, _ = reduced(self.mixture_, [checks.count("n_components", n_components)])
+        mixture, _ = reduce_components(self.mixture_, [checks.count("n_components", n_components)])
         return _as_density(self, mixture)
 
 
@@ -537,7 +537,7 @@ class AveragedMixtureClassifier(DensityClassifier):
     mixtures_ : list of Mixture
         The members.
     member_of_ : Tensor of shape (n_components,)
-        MemberFit of each component.
+        Member of each component.
     oob_decision_function_ : ndarray of shape (n_samples, n_classes)
         Out-of-bag class probabilities of each training sample; NaN if all members use it.
     oob_score_ : float
@@ -755,7 +755,7 @@ class AveragedMixtureClassifier(DensityClassifier):
         model : MixtureClassifier
         """
         check_is_fitted(self)
-        mixture, _ = reduced(self.mixture_, [checks.count("n_components", n_components)] * len(self.classes_))
+        mixture, _ = reduce_components(self.mixture_, [checks.count("n_components", n_components)] * len(self.classes_))
         return _as_classifier(self, mixture)
 
 

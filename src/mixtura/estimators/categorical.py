@@ -89,7 +89,7 @@ class Encoding:
         """The feature that each encoded column belongs to, (n_columns,)."""
         return np.concatenate((self.numeric, np.repeat(self.categorical, self.sizes))).astype(np.int64)
 
-    def encoded(self, X: Any) -> np.ndarray:
+    def encode(self, X: Any) -> np.ndarray:
         """Samples as numbers; NaN in all indicators of a missing or unknown category."""
         columns = columns_of(X)
         parts = [np.asarray(as_numbers(columns[j]), dtype=float)[:, None] for j in self.numeric]
@@ -100,7 +100,7 @@ class Encoding:
             parts.append(indicators)
         return np.concatenate(parts, 1)
 
-    def decoded(self, rows: np.ndarray) -> dict[int, np.ndarray]:
+    def decode(self, rows: np.ndarray) -> dict[int, np.ndarray]:
         """The features of encoded samples, by position; the category is the one with the largest value."""
         columns: dict[int, np.ndarray] = {j: rows[:, place] for place, j in enumerate(self.numeric)}
         first = len(self.numeric)
@@ -134,7 +134,7 @@ class Encoding:
         X = X if reset else aligned(estimator, X)
         _check_feature_names(estimator, X, reset=reset)
         _check_n_features(estimator, X, reset=reset)
-        return rows_of_array(self.encoded(X), device, True)
+        return rows_of_array(self.encode(X), device, True)
 
 
 def read_samples(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
@@ -218,7 +218,7 @@ def find_categories(X: Any, wanted: Any, is_part: bool = False) -> FoundCategori
         positions = [j for j, kind in enumerate(X.dtypes) if str(kind).lower().startswith(CATEGORIES)]
         positions = [j for j in positions if holds_text(X, names[j])]
     else:
-        positions = chosen_positions(wanted, names, n_features)
+        positions = find_positions(wanted, names, n_features)
     if not positions and not is_part:
         return None
     columns = columns_of(X)
@@ -254,7 +254,7 @@ def order_of(column: Any) -> list[Any] | None:
     return column.cat.get_categories().to_list() if kind.startswith("Enum") else None
 
 
-def chosen_positions(wanted: Any, names: list[Any] | None, n_features: int) -> list[int]:
+def find_positions(wanted: Any, names: list[Any] | None, n_features: int) -> list[int]:
     """Positions of features given by a mask, positions or names."""
     values = np.asarray(wanted)
     if values.dtype == bool:

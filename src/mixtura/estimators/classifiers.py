@@ -19,7 +19,7 @@ from mixtura.estimators.labels import accuracy_of_batches, accuracy_of_collectio
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out, probabilities_of
 from mixtura.estimators.rows import as_array, is_batches, is_dask
-from mixtura.inspection.class_priors import checked_costs, estimate_prior
+from mixtura.inspection.class_priors import check_costs, estimate_prior
 from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_suspicious, set_thresholds
 from mixtura.inspection.summaries import ModelSummary, Table, fit_facts, label_facts
 from mixtura.objectives import posteriors
@@ -112,7 +112,7 @@ class Classifier(ClassifierMixin, Estimator):
         if costs is None:
             numbers = self._map_scores(X, lambda scores: scores.max(0).indices)
         else:
-            matrix = torch.from_numpy(checked_costs(costs, len(self.classes_)))
+            matrix = torch.from_numpy(check_costs(costs, len(self.classes_)))
             numbers = self._map_scores(X, lambda scores: (matrix.to(scores).T @ posteriors(scores)[1]).min(0).indices)
         if not isinstance(numbers, Tensor):
             return self.classes_[numbers.astype(np.int64)]

@@ -70,7 +70,7 @@ def lazily(predict: Callable[[Any], Any], X: Any) -> Any:
     """predict(rows) -> (n, ...) of every partition, as one lazy array, or as a lazy frame if it returns frames."""
     example = predict(example_of(X))
     task, lengths = delayed(predict, traverse=False), _lengths(X)
-    work, is_frame = delayed(_predicted), isinstance(example, PandasLike)
+    work, is_frame = delayed(_predict_part), isinstance(example, PandasLike)
     nothing = example.iloc[:0] if is_frame else np.asarray(example)[:0]
     parts = [work(task, number, part, nothing) for number, part in enumerate(_delayed(X))]
     if is_frame:
@@ -88,7 +88,7 @@ def _lengths(X: Any) -> list[float]:
     return list(X.chunks[0]) if _is_array(X) else [np.nan] * X.npartitions
 
 
-def _predicted(predict: Callable[[Any], Any], number: int, part: Any, nothing: Any) -> Any:
+def _predict_part(predict: Callable[[Any], Any], number: int, part: Any, nothing: Any) -> Any:
     if not len(part):
         return nothing
     try:

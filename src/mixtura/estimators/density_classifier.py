@@ -292,7 +292,7 @@ def explain_samples(
         X = X.to_frame().T.infer_objects()
     random = check_random_state(random_state)
     orders = None if n_orders is None else checks.count("n_orders", n_orders)
-    rows, owners, encoding = _encoded(model, X), feature_of(model), model.encoding_
+    rows, owners, encoding = _encode(model, X), feature_of(model), model.encoding_
     samples, scores = torch.from_numpy(rows), _class_scores(model, rows)
     targets, against = _compared_classes(model.classes_, classes, scores)
 
@@ -326,7 +326,7 @@ def explain_samples(
     )
 
 
-def _encoded(model: DensityClassifier, X: Any) -> np.ndarray:
+def _encode(model: DensityClassifier, X: Any) -> np.ndarray:
     return as_array(read_as_fitted(model, X).values).astype(float)
 
 
@@ -367,7 +367,7 @@ def _missing_effects(
 def marginal_loss(model: DensityClassifier, X: Any, y: Any, sample_weight: Any = None) -> Loss:
     """The function from kept features (D,) to the log-loss of samples whose other features are integrated out."""
     X, y, sample_weight = only_labeled(X, y, sample_weight, model.unlabeled)
-    rows, labels = _encoded(model, X), as_array(y)
+    rows, labels = _encode(model, X), as_array(y)
     weights = checks.sample_weight(sample_weight, len(rows))
     weights = np.ones(len(rows)) if weights is None else weights.cpu().numpy()
     checks.as_many_labels(labels, len(rows))

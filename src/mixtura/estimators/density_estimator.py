@@ -141,7 +141,7 @@ class DensityEstimator(Estimator):
                 given = torch.cat([block.rows[:, column] for block in replace(rows, warp=None).source().blocks()])
                 completed[:, column] = given.to(completed)
         if self.encoding_ is not None and not rows.as_tensor:
-            return frame_of(X, self.encoding_.decoded(completed.cpu().numpy()))
+            return frame_of(X, self.encoding_.decode(completed.cpu().numpy()))
         return framed_like(X, rows.answer(completed))
 
     def _draw(self, mixture: Mixture, n_samples: Any) -> tuple[Tensor, Tensor]:
@@ -156,7 +156,7 @@ class DensityEstimator(Estimator):
         """Samples as an array, or as a data frame where features are categorical."""
         if self.encoding_ is None:
             return rows.numpy()
-        columns = self.encoding_.decoded(rows.numpy())
+        columns = self.encoding_.decode(rows.numpy())
         return data_frame({name: columns[j] for j, name in enumerate(feature_names(self))})
 
     @property

@@ -31,7 +31,7 @@ from mixtura.inspection.summaries import feature_names
 from mixtura.priors import Shrinkage
 from mixtura.roles import Prior
 from mixtura.selection.search import SearchTable
-from mixtura.selection.splits import checked_cv
+from mixtura.selection.splits import check_splits
 from mixtura.solvers import Record
 
 MODELS = {"mixture_", "model_", "estimator_"}  # attributes that hold a fitted model
@@ -57,7 +57,7 @@ ARGUMENTS: dict[str, Any] = {
     "memory_limit": checks.memory_limit,
     "random_state": check_random_state,
     "checkpoint": checks.checkpoint,
-    "cv": checked_cv,
+    "cv": check_splits,
     "time_budget": checks.POSITIVE | checks.NONE,
     "temperature": checks.POSITIVE | checks.AUTO,
     "tradeoff": checks.SHARE | checks.AUTO,

@@ -59,7 +59,7 @@ from mixtura.nonnegative.mixture import (
 )
 from mixtura.nonnegative.priors import Normal, PseudoCounts
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS
-from mixtura.selection.splits import checked_cv, renumbered
+from mixtura.selection.splits import check_splits, renumbered
 from mixtura.selection.task import is_auto
 from mixtura.selection.texts import (
     COMPONENTS,
@@ -454,7 +454,7 @@ def read(model: NonnegativeMixtureClassifier, X: Any, y: Any, sample_weight: Any
     source, present = TensorSource(features, numbers, shares, weights), weights > 0
     samples = TextSamples(features, numbers, shares, weights, len(labels.classes))
     samples = samples if bool(present.all()) else samples.part(present)
-    cv = renumbered(with_groups(checked_cv(model.cv), groups, len(weights)), present)
+    cv = renumbered(with_groups(check_splits(model.cv), groups, len(weights)), present)
     largest = largest_values(samples.features)
     checks.squareable(model, torch.zeros_like(largest), largest, float(weights.sum()))
     totals = samples.class_totals(samples.weights)
@@ -478,7 +478,7 @@ def read_batches(model: NonnegativeMixtureClassifier, X: Any, y: Any, sample_wei
             f"solver={model.solver!r} does not support an X of batches. Use solver='auto', or pass all samples at "
             "once, as a sparse matrix if they are many."
         )
-    cv = checked_cv(model.cv)
+    cv = check_splits(model.cv)
     if not isinstance(cv, int):
         raise ValueError(f"cv must be a number of folds for an X of batches; got {model.cv!r}.")
     first, second = make_generators(model.random_state)

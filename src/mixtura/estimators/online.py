@@ -30,7 +30,7 @@ from mixtura.objectives import OBJECTIVES
 from mixtura.roles import Objective
 from mixtura.selection.task import Task, make_prior
 from mixtura.solvers import EM, Problem, Record
-from mixtura.solvers.em import adds_over_time, kept
+from mixtura.solvers.em import adds_over_time, keep_moments
 from mixtura.values.moments import Moments, Summary
 
 # Soft label of all samples for a class without samples, so that it can be initialised; negligible for other classes.
@@ -156,7 +156,7 @@ def advance(self: Any, source: Source, objective: Objective, step: Any, ridge: f
         checks.total_weight(weight)
         checks.small_enough(self, problem.frame.centre, problem.frame.radii, weight)
         moments = running.added(summary.moments, mixture, step)
-        updated = EM(strict=strict).maximised(problem, mixture, moments)
+        updated = EM(strict=strict).m_step(problem, mixture, moments)
         if not bool(updated.means.isfinite().all() & updated.log_weights.isfinite().any()):
             raise NumericalError(f"the parameters became infinite at batch {running.n_steps + 1}")
         self.mixture_ = as_loaded(updated)
@@ -165,7 +165,7 @@ def advance(self: Any, source: Source, objective: Objective, step: Any, ridge: f
 
 
 def remember(self: Any, moments: Moments, problem: Problem, n_steps: int) -> None:
-    self.running_ = as_loaded(kept(moments, n_steps, problem.floor, problem.prior, problem.class_prior))
+    self.running_ = as_loaded(keep_moments(moments, n_steps, problem.floor, problem.prior, problem.class_prior))
 
 
 def update_classifier(

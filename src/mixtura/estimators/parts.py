@@ -72,7 +72,7 @@ class Reader:
         n_rows, n_unlabeled, labels = 0, 0, [np.empty(0)]
         for batch in named_batches(batches):
             try:
-                rows, weights, known, labeled = self._checked(batch)
+                rows, weights, known, labeled = self._check_part(batch)
             except ValueError as error:
                 raise checks.unread(batch.origin, error) from error
             n_absent = 0 if weights is None else int((weights <= 0).sum())
@@ -85,11 +85,11 @@ class Reader:
     def __call__(self, batch: Batch) -> Block:
         """The rows of a batch, without those of weight zero."""
         try:
-            return self._block(*self._checked(batch))
+            return self._block(*self._check_part(batch))
         except ValueError as error:
             raise checks.unread(batch.origin, error) from error
 
-    def _checked(self, batch: Batch) -> tuple[Rows, Tensor | None, np.ndarray | None, np.ndarray]:
+    def _check_part(self, batch: Batch) -> tuple[Rows, Tensor | None, np.ndarray | None, np.ndarray]:
         """The rows, their weights, the labels of the labeled rows, and the mask of these."""
         if not len(batch.X):
             return self._empty_rows(batch)
@@ -153,7 +153,7 @@ def read_stream(
     if isinstance(X, Sharded):
         return _read_sharded(estimator, X, labeled, unlabeled)
     first = first_batch(X)
-    _keep_encoding(estimator, first.X, lambda: _found_categories(estimator.categorical_features, _named_again(X)))
+    _keep_encoding(estimator, first.X, lambda: _find_categories(estimator.categorical_features, _named_again(X)))
     reader = _reader(estimator, first, labeled, unlabeled)
     first_pass = reader.scan(_named_again(X)) if labeled else None
     reader, classes = _with_classes(reader, first_pass)
@@ -197,12 +197,12 @@ def _keep_encoding(estimator: Any, example: Any, find: Callable[[], tuple[FoundC
     If an example has no categorical feature, there is none.
     """
     if not (estimator.warm_start and estimator.encoding_ is not None):
-        of_example = _found_categories(estimator.categorical_features, [Batch(example, origin="X")])
+        of_example = _find_categories(estimator.categorical_features, [Batch(example, origin="X")])
         parts = find() if any(part.values for part in of_example) else ()
         estimator.encoding_ = reduce(operator.add, parts).encoding if parts else None
 
 
-def _found_categories(wanted: Any, batches: Iterable[Any]) -> tuple[FoundCategories, ...]:
+def _find_categories(wanted: Any, batches: Iterable[Any]) -> tuple[FoundCategories, ...]:
     """The categories in the batches of one place, added up; none if no feature can be categorical."""
     parts: list[FoundCategories] = []
     for batch in named_batches(batches):
@@ -243,7 +243,7 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
     processes, readers = Processes(shard.group), []
 
     def find_here() -> tuple[FoundCategories, ...]:
-        return _found_categories(estimator.categorical_features, _named_again(given))
+        return _find_categories(estimator.categorical_features, _named_again(given))
 
     _keep_encoding(estimator, first_batch(given).X, lambda: processes.total(find_here))
 
@@ -270,7 +270,7 @@ def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool
 
     if labeled:
         checks.given_labels(y, type(estimator).__name__)
-    example, find = example_of(X), partial(_found_in_part, estimator.categorical_features)
+    example, find = example_of(X), partial(_find_in_part, estimator.categorical_features)
     partitions = partitions_of(X, y, sample_weight)
     _keep_encoding(estimator, example, lambda: add_partitions(partitions, find, "categories"))
     reader = _reader(estimator, Batch(example, origin="X"), labeled, unlabeled)
@@ -287,8 +287,8 @@ def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool
     return Data(source, classes, first_pass.n_unlabeled)
 
 
-def _found_in_part(wanted: Any, number: int, *part: Any) -> tuple[FoundCategories, ...]:
-    return _found_categories(wanted, [Batch(*part, origin=f"Partition {number}")])
+def _find_in_part(wanted: Any, number: int, *part: Any) -> tuple[FoundCategories, ...]:
+    return _find_categories(wanted, [Batch(*part, origin=f"Partition {number}")])
 
 
 def _scan_part(reader: Reader, number: int, *part: Any) -> FirstPass:
@@ -315,7 +315,7 @@ def by_parts(columns: str = "") -> Callable[[Any], Any]:
         def over_parts(self: Any, X: Any, *arguments: Any, **options: Any) -> Any:
             if is_dask(X) or is_batches(X):
                 check_is_fitted(self)
-                predict = partial(_predicted, getattr(self, name), arguments, options)
+                predict = partial(_predict_part, getattr(self, name), arguments, options)
                 if is_batches(X):
                     return BatchedPredictions(predict, X, name, _labels(self, columns))
                 from mixtura.estimators.dask_collections import lazily
@@ -328,7 +328,7 @@ def by_parts(columns: str = "") -> Callable[[Any], Any]:
     return decorate
 
 
-def _predicted(predict: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], X: Any) -> Any:
+def _predict_part(predict: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], X: Any) -> Any:
     return predict(X, *arguments, **options)
 
 

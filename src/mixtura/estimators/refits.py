@@ -17,7 +17,7 @@ from mixtura.estimators.estimator import fit_as_selected
 from mixtura.estimators.labels import read_labels, with_groups
 from mixtura.estimators.rows import ArrayLike, FrameLike, as_array
 from mixtura.files.codec import arguments_of
-from mixtura.selection.splits import checked_cv, hold_outs
+from mixtura.selection.splits import check_splits, hold_outs
 
 
 def refit(
@@ -92,7 +92,7 @@ def split_samples(
         labels = read_labels(y, n_samples, None, type(model).__name__, model.unlabeled, takes_unlabeled=True)
         numbers, shares = labels.numbers, labels.shares
     generator = torch.Generator().manual_seed(seed)
-    splits = with_groups(checked_cv(cv), groups, n_samples)
+    splits = with_groups(check_splits(cv), groups, n_samples)
     parts = hold_outs(splits, numbers, generator, shares=shares, weights=weights, every=True)
     if not parts:
         unit = "sample" if groups is None else "group"

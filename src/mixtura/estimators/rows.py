@@ -112,8 +112,8 @@ def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
     if takes_nan and not reset:
         X = aligned(estimator, X)
     if isinstance(X, Tensor):
-        return rows_of_tensor(_checked_tensor(estimator, X, reset, smallest), wanted_device, takes_nan)
-    array = _checked_array(estimator, with_nan(X), reset, smallest)
+        return rows_of_tensor(_check_tensor(estimator, X, reset, smallest), wanted_device, takes_nan)
+    array = _check_array(estimator, with_nan(X), reset, smallest)
     return rows_of_array(array, wanted_device, takes_nan, is_map=isinstance(X, np.memmap))
 
 
@@ -160,7 +160,7 @@ def read_array(estimator: Any, X: Any, reset: bool) -> np.ndarray:
     checks.rows_of_something(X)
     if isinstance(X, Tensor):
         X = checks.rows(X.detach(), None, type(estimator).__name__).cpu().double().numpy()
-    return _checked_array(estimator, with_nan(X), reset, 1).astype(np.float64, copy=False)
+    return _check_array(estimator, with_nan(X), reset, 1).astype(np.float64, copy=False)
 
 
 @runtime_checkable
@@ -233,7 +233,7 @@ def _shared(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array)
 
 
-def _checked_tensor(estimator: Any, X: Tensor, reset: bool, smallest: int) -> Tensor:
+def _check_tensor(estimator: Any, X: Tensor, reset: bool, smallest: int) -> Tensor:
     name = type(estimator).__name__
     values = checks.rows(X.detach(), None if reset else estimator.n_features_in_, name)
     checks.enough_rows(len(values), smallest, name)
@@ -246,7 +246,7 @@ def _checked_tensor(estimator: Any, X: Tensor, reset: bool, smallest: int) -> Te
     return values
 
 
-def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.ndarray:
+def _check_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.ndarray:
     _refuse_categories(X)
     # A memory map keeps its own type: converting it would read all of it into memory.
     dtype: Any = "numeric" if isinstance(X, np.memmap) else [np.float64, np.float32]
@@ -273,7 +273,7 @@ def _checked_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.nda
             raise TypeError(f"{error}{checks.sparse_for_dense(type(estimator).__name__)}") from error
         if "NAType" not in str(error) or not isinstance(X, list | tuple):
             raise
-        return _checked_array(estimator, with_nan(np.array(X, dtype=object)), reset, smallest)
+        return _check_array(estimator, with_nan(np.array(X, dtype=object)), reset, smallest)
 
 
 def _refuse_categories(X: Any) -> None:

@@ -524,10 +524,10 @@ def keep(
     """Store a result, with warnings; raise KeyboardInterrupt again if the fit was interrupted."""
     if result.outcome is Outcome.INTERRUPTED and not result.history:
         raise KeyboardInterrupt  # nothing is learnt, and the posterior of all candidates takes long
-    state, evidence, basis = problem.settled(result.mixture)
+    state, evidence, basis = problem.evidence_of(result.mixture)
     # tensors that support gradients
     mixture = SparseMixture(**{name: getattr(state.mixture, name).clone() for name in MIXTURE_PARTS})
-    state, model.log_evidence_ = solver.settled(replace(state, mixture=mixture), evidence)
+    state, model.log_evidence_ = solver.settle(replace(state, mixture=mixture), evidence)
     # The complete Hessian underestimates the posterior variance: it suits pruning, not uncertainty.
     state, covariance = replace(solver, exact=True).posterior(state, evidence)
     mixture, prior = state.mixture, problem.class_weights / problem.class_weights.sum()

@@ -68,13 +68,13 @@ def spread(graph: Graph, labels: Tensor, frequencies: Tensor, reach: float = REA
     seeds = graph.weights.new_zeros(graph.n_rows, len(frequencies))
     seeds[labeled, labels[labeled]] = 1.0
     seeds /= seeds.sum(0).clamp_min(1)
-    shares = _solved(graph, seeds, reach)
+    shares = _solve(graph, seeds, reach)
     shares = shares / shares.sum(0).clamp_min(1e-30) * frequencies.to(shares)
     largest, best_class = shares.max(1)
     return torch.where(labeled, labels, torch.where(largest > 0, best_class, -1))
 
 
-def _solved(graph: Graph, right: Tensor, reach: float) -> Tensor:
+def _solve(graph: Graph, right: Tensor, reach: float) -> Tensor:
     """(I - reach S)^-1 right, by conjugate gradients for all columns at once."""
     solution, residual = torch.zeros_like(right), right.clone()
     direction, squares = residual.clone(), residual.square().sum(0)
@@ -194,7 +194,7 @@ def cluster(rows: Tensor, weights: Tensor, n_clusters: int, method: str, generat
         chosen = torch.multinomial(weights.cpu(), min(n_clusters, len(rows)), generator=generator).to(rows.device)
         return rows[chosen.repeat(n_clusters)[:n_clusters]]
     if method == "bisection":
-        return lloyd(rows, weights, bisected(rows, weights, n_clusters))
+        return lloyd(rows, weights, bisect(rows, weights, n_clusters))
     centres = rows[plus_plus(rows, weights, n_clusters, generator)]
     return centres if method == "k-means++" else lloyd(rows, weights, centres)
 
@@ -238,7 +238,7 @@ def plus_plus(rows: Tensor, weights: Tensor, n_clusters: int, generator: torch.G
     return chosen
 
 
-def bisected(rows: Tensor, weights: Tensor, n_clusters: int) -> Tensor:
+def bisect(rows: Tensor, weights: Tensor, n_clusters: int) -> Tensor:
     """Deterministic centres by bisection: the cluster of largest scatter is halved repeatedly.
 
     A cluster is split at its mean, across its principal axis. A sample of weight 2 counts as two equal samples.

@@ -36,7 +36,7 @@ def estimate_prior(posteriors: np.ndarray, prior: np.ndarray) -> np.ndarray:
     return current
 
 
-def checked_costs(costs: Any, n_classes: int) -> np.ndarray:
+def check_costs(costs: Any, n_classes: int) -> np.ndarray:
     """Check a matrix of costs: costs[i, j] is the cost of predicting class j if class i is true."""
     matrix = np.asarray(costs, dtype=float)
     if matrix.shape != (n_classes, n_classes) or not np.isfinite(matrix).all():

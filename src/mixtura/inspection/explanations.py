@@ -77,14 +77,14 @@ def shapley_values(
     size = silent.shape[1]
 
     def evaluate(masks: np.ndarray) -> np.ndarray:
-        return _evaluated(rows, game, masks[:, feature_of])
+        return _evaluate(rows, game, masks[:, feature_of])
 
     if n_orders is None and size <= MOST_EXACT:
         return _by_subsets(silent, evaluate)
     return _by_orders(silent, evaluate, ORDERS if n_orders is None else n_orders, random_state)
 
 
-def _evaluated(rows: np.ndarray, game: Game, masks: np.ndarray) -> np.ndarray:
+def _evaluate(rows: np.ndarray, game: Game, masks: np.ndarray) -> np.ndarray:
     """v of every sample with every mask (M, D) of kept columns: (n, M)."""
     values = np.empty((len(rows), len(masks)))
     if not len(masks):  # an order of a single feature has nothing between none and all
@@ -115,7 +115,7 @@ def _by_subsets(missing: np.ndarray, evaluate: Evaluate) -> tuple[np.ndarray, np
         counts = masks[without].sum(1)
         weights = 1 / (size * np.array([math.comb(size - 1, int(count)) for count in counts]))
         shares[:, j] = (values[:, with_feature] - values[:, without]) @ weights
-    return _closed(missing, shares, values[:, 0], values[:, -1])
+    return _close(missing, shares, values[:, 0], values[:, -1])
 
 
 def _by_orders(
@@ -130,10 +130,10 @@ def _by_orders(
         inner = evaluate(masks)
         values = np.concatenate((ends[:, :1], inner, ends[:, 1:]), 1)
         total[:, order] += np.diff(values, axis=1)
-    return _closed(missing, total / len(orders), ends[:, 0], ends[:, 1])
+    return _close(missing, total / len(orders), ends[:, 0], ends[:, 1])
 
 
-def _closed(
+def _close(
     missing: np.ndarray, shares: np.ndarray, base: np.ndarray, whole: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Set the values of missing features to zero; their rounding error is added to the largest value."""

@@ -85,7 +85,7 @@ class GaussianScores(nn.Module):
             distances = (deviations * deviations / self.variances).sum(2)
             log_determinants = observed @ self.variances.log().T
         elif self.takes_missing:
-            distances, log_determinants = self._eliminated(deviations / self.scales, observed)
+            distances, log_determinants = self._eliminate(deviations / self.scales, observed)
             log_determinants = log_determinants + 2 * observed @ self.scales.log().T
         else:
             deviations = rows.unsqueeze(1) - self.means
@@ -104,7 +104,7 @@ class GaussianScores(nn.Module):
         slopes = -0.5 * (off * off + 1).log() * self.warp_transformed
         return values, torch.where(slopes == slopes, slopes, 0.0).sum(1)
 
-    def _eliminated(self, deviations: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    def _eliminate(self, deviations: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Squared distances and log-determinants of the observed features, (n, K) each."""
         pairs = (observed.unsqueeze(2) * observed.unsqueeze(1)).unsqueeze(1)  # (n, 1, D, D)
         identity = torch.eye(self.n_features, dtype=torch.float64)

@@ -262,10 +262,10 @@ def to_estimator(head: Any, classes: Any = None) -> MixtureClassifier:
     types = {"full": "full", "low_rank": "low_rank"}
     rank = int(mixture.covariance.rank) if isinstance(mixture.covariance, LowRankCovariance) else "auto"
     model = MixtureClassifier(head.n_components, covariance_type=types.get(head.quadratic, "diag"), rank=rank)
-    return _fitted(model, mixture, labels)
+    return _with_mixture(model, mixture, labels)
 
 
-def _fitted(model: MixtureClassifier, mixture: Mixture, labels: np.ndarray) -> MixtureClassifier:
+def _with_mixture(model: MixtureClassifier, mixture: Mixture, labels: np.ndarray) -> MixtureClassifier:
     model.mixture_, model.classes_, model.n_features_in_ = mixture, labels, mixture.n_features
     model.class_prior_ = mixture.log_class_prior.exp().numpy()
     model.n_iter_, model.converged_, model.history_ = 0, True, []
@@ -282,13 +282,13 @@ def _mixture(head: Any) -> Mixture:
         covariance, means = covariance.structure.from_tensors(tensors), parts.means.double().cpu()
         log_weights = parts.log_weights().double().cpu()
     else:
-        covariance, means, log_weights = _gauged(head.quadratic, head.n_features, parts.coefficients())
+        covariance, means, log_weights = _fix_gauge(head.quadratic, head.n_features, parts.coefficients())
     class_of = torch.arange(head.n_classes).repeat_interleave(head.n_components)
     log_weights = log_weights - log_weights.logsumexp(0)
     return Mixture(log_weights, means * scale + centre, covariance.scaled(scale), class_of)
 
 
-def _gauged(quadratic: str, size: int, coefficients: Coefficients) -> tuple[Covariance, Tensor, Tensor]:
+def _fix_gauge(quadratic: str, size: int, coefficients: Coefficients) -> tuple[Covariance, Tensor, Tensor]:
     """Gaussians whose scores equal those of the coefficients up to one quadratic form common to all components.
 
     With a_k(x) = b_k + l_k'x - 1/2 x'M_k x and Lambda_k = M_k + c I positive definite for all k (head-gauge):

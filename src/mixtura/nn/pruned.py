@@ -70,7 +70,7 @@ class PrunedHead(nn.Module):
         super().__init__()
         self.n_features, self.n_classes = head.n_features, head.n_classes
         with torch.no_grad():
-            weight, bias, projection, class_of = _merged(head, without_offsets(head.components.coefficients()))
+            weight, bias, projection, class_of = _merge(head, without_offsets(head.components.coefficients()))
         columns = (weight != 0).any(0).nonzero()[:, 0]
         factors = _factors(head)[:, columns]  # D stands for the constant
         in_use = [factors.flatten()]
@@ -162,7 +162,7 @@ def pruned(head: Any) -> PrunedHead:
     return PrunedHead(head)
 
 
-def _merged(head: Any, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+def _merge(head: Any, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """Merge the components of a class that have no weights; the bias is the logsumexp of theirs (head-merge)."""
     weight, bias, projection = coefficients.weights, coefficients.bias.clone(), coefficients.projections
     assert weight is not None

@@ -13,7 +13,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.nn.components import SMALLEST_VARIANCE
 from mixtura.objectives import Joint
 from mixtura.roles import Covariance
-from mixtura.solvers.em import updated_means
+from mixtura.solvers.em import update_means
 from mixtura.values.moments import PseudoMoments
 from mixtura.values.targets import Targets
 
@@ -87,7 +87,7 @@ class RunningDensity(nn.Module):
         moments = mixture.own_moments(mixture.weights * (1 - rate)) + batch.scaled(rate / len(rows))
         floor = torch.full_like(rows[0], FLOOR * SMALLEST_VARIANCE)
         pseudo = PseudoMoments.none(floor)
-        means, scatter = updated_means(mixture, moments, pseudo)
+        means, scatter = update_means(mixture, moments, pseudo)
         covariance = mixture.covariance.updated(scatter, pseudo, floor)
         log_weights = moments.counts.clamp_min(SMALLEST_WEIGHT).log().log_softmax(0)
         self.keep(Mixture(log_weights, means, covariance, self.class_of))

@@ -48,14 +48,14 @@ def fit_multinomials(
     sizes = _class_sizes(rows, n_components, n_classes)
     class_of = torch.arange(n_classes).repeat_interleave(sizes.cpu()).to(rows.means.device)
     counts = _first_counts(rows, class_of, generator)
-    log_weights, log_shares = _maximised(counts, class_of, seen, pseudo_count, n_classes)
+    log_weights, log_shares = _m_step(counts, class_of, seen, pseudo_count, n_classes)
     previous = -float("inf")
     for _ in range(0 if len(class_of) == n_classes and unlabeled is None else MAX_ITER):
-        counts = _expected(log_weights, log_shares, class_of, rows, unlabeled)
+        counts = _e_step(log_weights, log_shares, class_of, rows, unlabeled)
         if counts.value - previous < TOL * abs(counts.value):
             break
         previous = counts.value
-        log_weights, log_shares = _maximised(counts, class_of, seen, pseudo_count, n_classes)
+        log_weights, log_shares = _m_step(counts, class_of, seen, pseudo_count, n_classes)
     average = torch.where(seen, (log_shares + log_weights.unsqueeze(1)).logsumexp(0), 0.0)
     return LogLinearMixture(
         log_weights, log_shares - average, class_of, torch.arange(len(class_of), device=class_of.device), n_classes
@@ -86,7 +86,7 @@ def _first_counts(rows: LabeledRows, class_of: Tensor, generator: torch.Generato
     shares = by_class / by_class.sum(1, keepdim=True).clamp_min(1e-300)
     mixed = shares[class_of] + seeds / seeds.sum(1, keepdim=True).clamp_min(1e-300)  # (J, D)
     logs = (mixed + (1e-3 / rows.n_features)).log()
-    return _expected(torch.zeros_like(logs[:, 0]), logs, class_of, rows, None)
+    return _e_step(torch.zeros_like(logs[:, 0]), logs, class_of, rows, None)
 
 
 def _seeds(chunk: ClassChunk, class_of: Tensor, generator: torch.Generator) -> Tensor:
@@ -101,7 +101,7 @@ def _seeds(chunk: ClassChunk, class_of: Tensor, generator: torch.Generator) -> T
     return seeds
 
 
-def _maximised(
+def _m_step(
     counts: WordCounts, class_of: Tensor, seen: Tensor, pseudo_count: float, n_classes: int
 ) -> tuple[Tensor, Tensor]:
     """The M-step: log weights (J,), and log shares of words (J, D), zero for words without a row."""
@@ -117,7 +117,7 @@ def _maximised(
     return log_weights, torch.where(seen, shares.log(), 0.0)
 
 
-def _expected(
+def _e_step(
     log_weights: Tensor, logs: Tensor, class_of: Tensor, rows: LabeledRows, unlabeled: LabeledRows | None
 ) -> WordCounts:
     """The E-step: labeled rows belong to components of their class, unlabeled ones to any."""

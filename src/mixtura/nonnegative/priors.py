@@ -161,7 +161,7 @@ class SparseShares:
         others = torch.where(shares < 1 - 1e-12, others, 0.0)  # the only share of a basis has no others
         return self.unit * (costs.sum(0) - others)
 
-    def maximised(self, counts: Tensor, shares: Tensor) -> Tensor:
+    def maximise(self, counts: Tensor, shares: Tensor) -> Tensor:
         """Shares V with a larger sum_c counts_cj log V_cj - penalty(V), columns summing to one (shares-update).
 
         The penalty is concave in V, so its tangent at the current shares is an upper bound. With the tangent, the

@@ -108,7 +108,7 @@ class Multiplicative(_Updates):
         """The first half of an iteration."""
         log_ratios = counts.numerators.sum(0).clamp_min(SMALLEST_COUNT).log()
         log_divisors = counts.denominators.clamp_min(SMALLEST_COUNT).log() - mixture.log_totals  # (J,), of dL-/dW
-        shares = self.penalty.maximised(counts.numerators, mixture.shares)[mixture.class_of, mixture.basis_of]
+        shares = self.penalty.maximise(counts.numerators, mixture.shares)[mixture.class_of, mixture.basis_of]
         log_weights = (log_ratios - log_divisors)[mixture.basis_of] + shares.clamp_min(SMALLEST_COUNT).log()
         # The scale of the weights is free (weight-scale): they sum to one.
         return replace(mixture, log_weights=log_weights - log_weights.logsumexp(0))
@@ -154,7 +154,7 @@ def after_removal(
     return replace(after, iteration=before.iteration + 1), Info(value)
 
 
-def finished(solver: Any, mixture: LogLinearMixture, n_steps: int, rows: LabeledRows) -> LogLinearMixture:
+def finish(solver: Any, mixture: LogLinearMixture, n_steps: int, rows: LabeledRows) -> LogLinearMixture:
     """Return the final mixture; a fit that ended before the first removal removes weights now."""
     if solver.penalty.strength == 0 or n_steps > solver.first_removal:
         return mixture
@@ -224,9 +224,9 @@ class Accelerated(_Updates):
             smaller = without_idle_weights(now.mixture, rows, self, value * rows.weight)
             if smaller.n_components < now.mixture.n_components:
                 return after_removal(self, now, smaller, rows, value)
-        return replace(self._moved(now, rows), iteration=now.iteration + 1), Info(value)
+        return replace(self._move(now, rows), iteration=now.iteration + 1), Info(value)
 
-    def _moved(self, now: UpdateState, rows: LabeledRows) -> UpdateState:
+    def _move(self, now: UpdateState, rows: LabeledRows) -> UpdateState:
         gradient, value = now.gradient, now.value
         assert gradient is not None
         assert value is not None
@@ -238,12 +238,12 @@ class Accelerated(_Updates):
             direction, slope, now = gradient, float(gradient @ gradient), replace(now, pairs=())
         long = now.pairs or isinstance(self.prior, Normal)
         length = 1.0 if long else min(1.0, 1.0 / max(float(direction.norm()), SMALLEST_COUNT))
-        here = packed(now.mixture, rows.means)
+        here = pack(now.mixture, rows.means)
         for _ in range(N_HALVINGS):
-            there = unpacked(now.mixture, here + length * direction / scales, rows.means)
+            there = unpack(now.mixture, here + length * direction / scales, rows.means)
             new_value, new_gradient = self.evaluate(there, rows)
             if new_value >= value + SUFFICIENT * length * slope:
-                pairs = _remembered(now.pairs, length * direction, gradient - new_gradient / scales)
+                pairs = _remember(now.pairs, length * direction, gradient - new_gradient / scales)
                 return replace(now, mixture=there, value=new_value, gradient=new_gradient, pairs=pairs)
             length *= max(0.1, min(0.5, _parabola(value, slope, new_value, length)))
         return replace(now, pairs=())
@@ -282,13 +282,13 @@ class Accelerated(_Updates):
         return value / rows.weight, torch.cat(parts) / rows.weight
 
 
-def packed(mixture: LogLinearMixture, means: Tensor) -> Tensor:
+def pack(mixture: LogLinearMixture, means: Tensor) -> Tensor:
     """Log weights at the mean row (K,) and coefficients (J * D,) in one vector."""
     at_mean = mixture.log_weights + (mixture.coefficients @ means)[mixture.basis_of]
     return torch.cat([at_mean, mixture.coefficients.flatten()])
 
 
-def unpacked(mixture: LogLinearMixture, vector: Tensor, means: Tensor) -> LogLinearMixture:
+def unpack(mixture: LogLinearMixture, vector: Tensor, means: Tensor) -> LogLinearMixture:
     """The inverse of `packed`, for a mixture of the same shape."""
     at_mean, rest = vector.split([mixture.n_components, mixture.coefficients.numel()])
     coefficients = rest.reshape(mixture.coefficients.shape)
@@ -302,7 +302,7 @@ def _parabola(value: float, slope: float, new_value: float, length: float) -> fl
     return slope * length / (2 * fall) if fall > 0 else 0.5  # `fall > 0` is False for NaN: halve the step
 
 
-def _remembered(
+def _remember(
     pairs: tuple[tuple[Tensor, Tensor], ...], step: Tensor, change: Tensor
 ) -> tuple[tuple[Tensor, Tensor], ...]:
     """Append a pair, unless the objective is not concave along it."""

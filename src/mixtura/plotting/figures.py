@@ -41,7 +41,7 @@ def plot_classifier(model: Any, X: Any, y: Any, ax: Axes | None = None) -> Axes:
     ax : matplotlib.axes.Axes
     """
     _check_mixture(model)
-    rows, labels = _checked_rows(X, y)
+    rows, labels = _check_rows(X, y)
     return MixtureDisplay.from_estimator(model, rows, labels, features=(0, 1), ax=ax).ax_
 
 
@@ -95,7 +95,7 @@ def _check_mixture(model: Any) -> None:
         )
 
 
-def _checked_rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+def _check_rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     rows, labels = (
         part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else np.asarray(part) for part in (X, y)
     )

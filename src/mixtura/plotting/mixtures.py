@@ -189,8 +189,8 @@ class MixtureDisplay:
         -------
         display : MixtureDisplay
         """
-        model, rows, names = prepared(estimator, X)
-        view = View(model, rows, chosen_features(features, names), names)
+        model, rows, names = prepare(estimator, X)
+        view = View(model, rows, choose_features(features, names), names)
         classes = vars(model).get("classes_")
         return cls(view, None if y is None else np.asarray(y), classes).plot(ax)
 
@@ -269,8 +269,8 @@ class MixtureDisplay:
 
 def draw_classes(figure: Any, estimator: Any, X: Any, y: Any, chosen: Any) -> None:
     """Draw every one of some classes by itself among all samples, in the plane that separates best."""
-    model, rows, names = prepared(estimator, X)
-    view = View(model, rows, chosen_features(None, names), names)
+    model, rows, names = prepare(estimator, X)
+    view = View(model, rows, choose_features(None, names), names)
     axes = figure.subplots(-(-len(chosen) // 5), 5, sharex=True, sharey=True, squeeze=False).ravel()
     for ax, label in zip(axes, chosen, strict=False):
         own = np.asarray(y) == label
@@ -328,7 +328,7 @@ class PairsDisplay:
         -------
         display : PairsDisplay
         """
-        model, rows, names = prepared(estimator, X)
+        model, rows, names = prepare(estimator, X)
         chosen = range(min(5, len(names))) if features is None else features
         numbers = [names.index(f) if isinstance(f, str) else int(f) for f in chosen]
         return cls(model, rows, None if y is None else np.asarray(y), numbers, names).plot()
@@ -378,7 +378,7 @@ class PairsDisplay:
         ax.set_yticks([])
 
 
-def prepared(estimator: Any, X: Any) -> tuple[Any, np.ndarray, list[str]]:
+def prepare(estimator: Any, X: Any) -> tuple[Any, np.ndarray, list[str]]:
     """The model at the end of a Pipeline, samples as it takes them, and the names of its features."""
     model = last_step(estimator)
     if model is not estimator:
@@ -393,13 +393,13 @@ def prepared(estimator: Any, X: Any) -> tuple[Any, np.ndarray, list[str]]:
         known = names or names_of(model, encoding.n_features)
         pairs = zip(encoding.categorical, encoding.categories, strict=True)
         indicators = [f"{known[j]} = {value}" for j, values in pairs for value in values]
-        return model, encoding.encoded(X), [*(known[j] for j in encoding.numeric), *indicators]
+        return model, encoding.encode(X), [*(known[j] for j in encoding.numeric), *indicators]
     rows = X.detach().cpu().numpy() if isinstance(X, torch.Tensor) else np.asarray(X)
     rows = rows.astype(float)
     return model, rows, names or names_of(model, rows.shape[1])
 
 
-def chosen_features(features: Any, names: list[str]) -> tuple[int, int] | None:
+def choose_features(features: Any, names: list[str]) -> tuple[int, int] | None:
     """Two features by name or number; None for the plane that separates best."""
     if features is None:
         return (0, 1) if len(names) == 2 else None

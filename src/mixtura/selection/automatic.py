@@ -206,8 +206,8 @@ def _pool(
     weights = comparison.weights[comparison.scored]
     while most > 1 and len(pool) < MOST_WEIGHT:
         able = search.trials if len(distinct(pool)) < most else distinct(pool)
-        further = min(able, key=lambda trial: float(comparison.averaged([*pool, trial], COARSE)[0] @ weights))
-        averaged, best = comparison.averaged([*pool, further])
+        further = min(able, key=lambda trial: float(comparison.calibrate_average([*pool, trial], COARSE)[0] @ weights))
+        averaged, best = comparison.calibrate_average([*pool, further])
         if not averaged @ weights < losses @ weights:
             break
         pool, losses, temperature = [*pool, further], averaged, best
@@ -336,9 +336,9 @@ class AutomaticSearch:
                 numbers = comparison.recoded()
                 order = CandidateOrder(numbers, self._structures(numbers.task), self.prior, self.transforms, search)
                 order.single()
-                order.trained_on(self._larger(numbers.task))
+                order.try_trained_on(self._larger(numbers.task))
             elif averages and isinstance(task.source, BlockSource):
-                candidates.trained_on(self._larger(task))
+                candidates.try_trained_on(self._larger(task))
 
         search.run(try_candidates)
         vars(comparison).pop("matrices", None)  # their memory is needed for the model

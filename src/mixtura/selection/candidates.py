@@ -62,11 +62,11 @@ class CandidateOrder:
         if self.transforms and self.comparison.n_numeric < WIDE:
             best = sorted((trial for trial in trials if trial is not None), key=lambda trial: trial.score)
             for trial in best[:TRANSFORMED]:
-                self._transformed(trial.fit.candidate)
+                self._try_transformed(trial.fit.candidate)
 
     # ---- hybrid training ----
 
-    def trained_on(self, larger: list[tuple[str, Structure, int]]) -> None:
+    def try_trained_on(self, larger: list[tuple[str, Structure, int]]) -> None:
         """Train these structures on, with as many components per class, features as in the best candidate so far."""
         comparison = self.comparison
         recoded = comparison.recoding is not None
@@ -79,7 +79,7 @@ class CandidateOrder:
             settings = replace(settings, n_components=comparison.components(level, structure))
             candidate = replace(settings, prior=self._priors(settings, level, settings.transformed)[0])
             if comparison.trainable(candidate):
-                self.search.tried_together(partial(comparison.train_on, candidate, TRADEOFF))
+                self.search.try_together(partial(comparison.train_on, candidate, TRADEOFF))
 
     # ---- one Gaussian per class ----
 
@@ -92,7 +92,7 @@ class CandidateOrder:
             settings = Candidate(name, structure, self.comparison.components(1, structure), None)
             trials += [trial for trial in self._at_level(settings, 1) if trial is not None]
         if self.transforms and trials and self.comparison.n_numeric < WIDE:
-            self._transformed(min(trials, key=lambda trial: trial.score).fit.candidate)
+            self._try_transformed(min(trials, key=lambda trial: trial.score).fit.candidate)
 
     def closed_forms(self, transformed: bool = False, only: str | None = None) -> None:
         """Try tied and full covariances of one component for all strengths of their prior (closed-forms)."""
@@ -103,11 +103,11 @@ class CandidateOrder:
         }
         if not {"tied", "full"} & set(kinds):
             return
-        path, place = self._tied(kinds.get("tied"), transformed)
+        path, place = self._try_tied(kinds.get("tied"), transformed)
         if path is not None and "full" in kinds and self.comparison.whole != "tied":
             self._full(kinds["full"], path, place)
 
-    def _tied(self, settings: Candidate | None, transformed: bool) -> tuple[ShrinkagePath | None, int]:
+    def _try_tied(self, settings: Candidate | None, transformed: bool) -> tuple[ShrinkagePath | None, int]:
         """Try tied covariances, where they are wanted; the best target, and the position of its best strength."""
         comparison, best = self.comparison, (float("inf"), None, 0)
 
@@ -124,7 +124,7 @@ class CandidateOrder:
             return [comparison.judge(candidate, scores, n_parameters)]
 
         for target in ("pooled", "identity") if self._has_one_unit else ("pooled",):
-            trials = self.search.tried_together(partial(evaluate, target))
+            trials = self.search.try_together(partial(evaluate, target))
             if settings is not None:
                 self._of_path.setdefault((settings.name, transformed), []).extend(trials)
         return best[1:]
@@ -132,7 +132,9 @@ class CandidateOrder:
     def _full(self, settings: Candidate, path: ShrinkagePath, place: int) -> None:
         """Try covariances of the classes: towards the best tied ones, then of larger strengths while this helps."""
         if self.comparison.whole is not None:
-            self._of_path[settings.name, False] = [self.search.tried(partial(self._full_of_all, settings, path, place))]
+            self._of_path[settings.name, False] = [
+                self.search.try_one(partial(self._full_of_all, settings, path, place))
+            ]
             return
 
         def evaluate(path: ShrinkagePath, tied: float) -> Trial[CandidateFit]:
@@ -143,13 +145,13 @@ class CandidateOrder:
 
         known, best = self._of_path.setdefault((settings.name, settings.transformed), []), float("inf")
         for tied in self._strengths[place:]:
-            known.append(self.search.tried(partial(evaluate, path, tied)))
+            known.append(self.search.try_one(partial(evaluate, path, tied)))
             if known[-1].score > (1 - LEAST_GAIN) * best:
                 break
             best = known[-1].score
         if self.comparison.n_numeric < WIDE:  # variances of heavy tails are larger
             expected = self.comparison.path("expected", settings.transformed)
-            known.append(self.search.tried(partial(evaluate, expected, float("inf"))))
+            known.append(self.search.try_one(partial(evaluate, expected, float("inf"))))
 
     def _full_of_all(self, settings: Candidate, path: ShrinkagePath, place: int) -> Trial[CandidateFit]:
         """The same for held-out samples of many: some of them choose the strengths, since each costs much."""
@@ -200,7 +202,7 @@ class CandidateOrder:
 
     # ---- more components ----
 
-    def _transformed(self, best: Candidate) -> None:
+    def _try_transformed(self, best: Candidate) -> None:
         """Fit one component, and the best number of components of a structure, with transformed features."""
         one = self.comparison.components(1, best.structure)
         if self.have_path and _kind(best.structure) is not None:
@@ -249,12 +251,12 @@ class CandidateOrder:
         if others and not self.comparison.affordable(candidate):
             return None
 
-        def tried() -> list[Trial[CandidateFit]]:
+        def trials() -> list[Trial[CandidateFit]]:
             if candidate.transformed and not self.comparison.transforms_any:
                 return []
             return [self.comparison.evaluate(candidate)]
 
-        return next(iter(self.search.tried_together(tried)), None)
+        return next(iter(self.search.try_together(trials)), None)
 
     def _priors(self, settings: Candidate, level: int, transformed: bool = False) -> list[Any]:
         if not is_auto(self.prior):

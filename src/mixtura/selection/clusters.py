@@ -135,12 +135,12 @@ class ComponentPath:
         size = len(self.columns[-1].samples[0][0])
         count = max(1, min(LARGEST, size // ROWS_PER_COMPONENT)) if n_components is None else min(n_components, size)
         starts = [start for column in self.columns for start in [self._start(column, count)] * len(self.priors)]
-        self.search.tried_together(partial(self._level, count, starts))
+        self.search.try_together(partial(self._level, count, starts))
         while n_components is None and count > 1:
             count -= 1
             assert self.stack is not None
             starts = one_fewer(self.stack, [count])
-            self.search.tried_together(partial(self._level, count, starts))
+            self.search.try_together(partial(self._level, count, starts))
 
     def folds(self, best: Trial[Mixture]) -> list[tuple[Mixture, TensorSource]]:
         """Fits of the best candidate without some rows, and those; none if they are many beside the search."""

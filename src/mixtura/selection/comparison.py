@@ -291,7 +291,7 @@ class Comparison:
         """Train a candidate on all folds and score the held-out samples."""
         view = self.transformed if candidate.transformed else self.plain
         fits = self._fits(candidate, view)
-        scores = self._combined(self._scores(candidate, fits, view.rows[self.scored]))
+        scores = self._combine(self._scores(candidate, fits, view.rows[self.scored]))
         return self.judge(candidate, scores, fits[0].n_parameters, fits[0])
 
     def _fits(self, candidate: Candidate, view: _View) -> list[Mixture]:
@@ -314,8 +314,8 @@ class Comparison:
         view = self.transformed if candidate.transformed else self.plain
         members = [self._member(candidate, view, number) for number in range(self.n_folds)]
         starts = _train(candidate.structure, members, self.source(view.rows, counts=self.kept.to(torch.int16)))
-        best = self._combined(self._scores(candidate, starts, view.rows[self.scored]))
-        weights, (losses, temperature) = self.weights[self.scored], self.tempered(best)
+        best = self._combine(self._scores(candidate, starts, view.rows[self.scored]))
+        weights, (losses, temperature) = self.weights[self.scored], self.calibrate(best)
         training, smallest = HybridTraining(tradeoff, round(temperature, 3), 0), float(losses @ weights)
         sources = [self.source(view.rows, kept) for kept in self.kept.T]
         problems = [training.of(replace(m.problem, source=s)) for m, s in zip(members, sources, strict=True)]
@@ -327,8 +327,8 @@ class Comparison:
                 fits = [training.solver.result(state) for state in states]
             except NumericalError:
                 break
-            scores = self._combined(self._scores(candidate, fits, view.rows[self.scored]))
-            loss = float(self.tempered(scores)[0] @ weights)
+            scores = self._combine(self._scores(candidate, fits, view.rows[self.scored]))
+            loss = float(self.calibrate(scores)[0] @ weights)
             if loss < smallest:
                 best, training = scores, replace(training, n_epochs=epoch)
             if loss > (1 - LEAST_EPOCH_GAIN) * smallest:
@@ -345,7 +345,7 @@ class Comparison:
         warp: Transform | None = self.transformed.warp if candidate.transformed else None
         if self.recoding is not None:
             candidate, warp = replace(candidate, recoded=True), replace(self.recoding, warp=warp)
-        losses, temperature = self.tempered(scores)
+        losses, temperature = self.calibrate(scores)
         tempered = self.log_posteriors(scores, temperature).log_softmax(1)
         posteriors = with_noise(tempered, self.noise, self.prior.log())
         what = {**candidate.what, "temperature": round(temperature, 3)}
@@ -353,16 +353,16 @@ class Comparison:
         fit = CandidateFit(candidate, posteriors, losses, scores, temperature, n_parameters, mixture, warp)
         return Trial(what, *mean_and_error(losses, self.weights[self.scored]), fit)
 
-    def tempered(self, scores: Tensor, every: int = 1, average: bool = False) -> tuple[Tensor, float]:
+    def calibrate(self, scores: Tensor, every: int = 1, average: bool = False) -> tuple[Tensor, float]:
         """Losses (n,) at the best temperature, and that temperature; of every fourth one if `every` is 4."""
         known, weights, observed = self.known_shares, self.weights[self.scored], self.observed[self.scored]
         at_all = tempered_losses(scores, known, observed, every, self.noise, self.prior, average)
         best = estimate_temperature(at_all, weights, every, average)
         return at_all[best], float(grid(at_all, every, average)[best])
 
-    def averaged(self, trials: Sequence[Trial[CandidateFit]], every: int = 1) -> tuple[Tensor, float]:
+    def calibrate_average(self, trials: Sequence[Trial[CandidateFit]], every: int = 1) -> tuple[Tensor, float]:
         """The same for the average of the posteriors of several trials (averaged-posterior)."""
-        return self.tempered(self.mean_posteriors(trials), every, average=True)
+        return self.calibrate(self.mean_posteriors(trials), every, average=True)
 
     def mean_posteriors(self, trials: Sequence[Trial[CandidateFit]]) -> Tensor:
         """Logarithms of the mean posteriors of several trials, up to a constant, (n, C)."""
@@ -384,9 +384,9 @@ class Comparison:
 
     def best_of_path(self, scores: list[Tensor]) -> tuple[int, Tensor, float]:
         """The position of the strength with the smallest loss, its combined scores (n, C), and the loss."""
-        combined = [self._combined(each[self.scored]) for each in scores]
+        combined = [self._combine(each[self.scored]) for each in scores]
         weights = self.weights[self.scored]
-        losses = [float(self.tempered(each, COARSE)[0] @ weights / weights.sum()) for each in combined]
+        losses = [float(self.calibrate(each, COARSE)[0] @ weights / weights.sum()) for each in combined]
         best = min(range(len(losses)), key=losses.__getitem__)
         return best, combined[best], losses[best]
 
@@ -413,7 +413,7 @@ class Comparison:
 
         return map_rows(stack.mixture, TensorSource(rows), compute, self.task.memory_limit).double()
 
-    def _combined(self, scores: Tensor) -> Tensor:
+    def _combine(self, scores: Tensor) -> Tensor:
         """The average density over the folds that hold out a sample, (n, F, C) -> (n, C)."""
         unseen = self.held_out[self.scored].unsqueeze(-1)  # (n, F, 1)
         return scores.masked_fill(~unseen, -torch.inf).logsumexp(1) - unseen.sum(1).log()

@@ -89,7 +89,7 @@ def _parts_of(mixture: Mixture, part: slice) -> _Parts:
     return _Parts(mixture.weights[part].clone(), mixture.means[part].clone(), spreads[part].clone())
 
 
-def reduced(mixture: Mixture, n_components: Sequence[int]) -> tuple[Mixture, list[tuple[int, float]]]:
+def reduce_components(mixture: Mixture, n_components: Sequence[int]) -> tuple[Mixture, list[tuple[int, float]]]:
     """Merge components until each class has at most the given number; return the mixture and the merges (count, loss).
 
     The pair with the smallest loss is merged first. Weight, mean and covariance of every class do not change. Diagonal
@@ -141,7 +141,7 @@ def one_fewer(stack: Stack, n_components: Sequence[int]) -> list[Mixture]:
         place = torch.arange(part.start, part.stop, device=mixture.means.device).unflatten(0, (n_members, -1))
         own = [t[part].unflatten(0, (n_members, -1)) for t in (mixture.weights, mixture.means, spreads)]
         if place.shape[1] > wanted:
-            own, kept = _merged(*own)
+            own, kept = _merge_pairs(*own)
             place = place.gather(1, kept)
         parts.append([t.flatten(0, 1) for t in own])
         chosen.append(place.flatten())
@@ -153,7 +153,7 @@ def one_fewer(stack: Stack, n_components: Sequence[int]) -> list[Mixture]:
     return [left.member(b) for b in range(n_members)]
 
 
-def _merged(weights: Tensor, means: Tensor, spreads: Tensor) -> tuple[list[Tensor], Tensor]:
+def _merge_pairs(weights: Tensor, means: Tensor, spreads: Tensor) -> tuple[list[Tensor], Tensor]:
     """Merge one pair in each of B mixtures: weights (B, K - 1), means, covariances, and the original components."""
     n_members, n = weights.shape
     first, second = torch.triu_indices(n, n, 1, device=weights.device)

@@ -356,12 +356,12 @@ class HillClimb:
             return [self._trial(optimum) for place, optimum in live.items() if place in extended]
 
         if most_promising() is not None:
-            self.search.tried_together(trials)
+            self.search.try_together(trials)
         seen.update(live)
 
     def _with_next_fold(self, optimum: Optimum, starts: list[Mixture]) -> Optimum:
         number = len(optimum.mixtures)
-        mixture = self._fitted(self.folds[number], self.grid[optimum.place], starts[number])
+        mixture = self._fit(self.folds[number], self.grid[optimum.place], starts[number])
         values = (*optimum.values, self.folds[number].score(mixture))
         score = sum(value for value, _ in values) / sum(weight_of(fold.held_out) for fold in self.folds)
         return Optimum(optimum.place, score, [*optimum.mixtures, mixture], values)
@@ -371,7 +371,7 @@ class HillClimb:
         sizes = {"n_components": tuple(optimum.mixtures[0].class_sizes), "n_folds": len(optimum.mixtures)}
         return Trial(self.grid[optimum.place].what | sizes, -mean, error, optimum)
 
-    def _fitted(self, fold: Fold, setting: Setting, start: Mixture) -> Mixture:
+    def _fit(self, fold: Fold, setting: Setting, start: Mixture) -> Mixture:
         start = adapt_to_prior(fold.task, setting, start)
         if self.early_stopping:
             return fit_until_best(fold, setting, start, self.limits).mixture
@@ -379,11 +379,11 @@ class HillClimb:
 
     def growth(self, starts: list[Mixture], optimum: Optimum) -> tuple[Optimum, list[Growth]]:
         """Split all components, then one at a time, while held-out samples gain (growing)."""
-        starts, optimum, steps = self._doubled(starts, optimum)
+        starts, optimum, steps = self._double(starts, optimum)
         failed: list[int] = []
         while len(failed) < PATIENCE and (able := self._able(optimum.mixtures, False, failed)):
             step = Growth((able[0],), False, self.grid[optimum.place])
-            more, tried = self._tried(step, starts, optimum)
+            more, tried = self._try_step(step, starts, optimum)
             if self._gains(tried, optimum):
                 starts, optimum, failed = more, tried, []
                 steps.append(step)
@@ -391,13 +391,13 @@ class HillClimb:
                 failed.append(able[0])
         return optimum, steps
 
-    def _doubled(self, starts: list[Mixture], optimum: Optimum) -> tuple[list[Mixture], Optimum, list[Growth]]:
+    def _double(self, starts: list[Mixture], optimum: Optimum) -> tuple[list[Mixture], Optimum, list[Growth]]:
         """Split all components repeatedly; a split without a gain is kept if the next one gains."""
         best, best_starts, kept = optimum, starts, 0
         steps: list[Growth] = []
         while len(steps) < kept + PATIENCE and (able := self._able(optimum.mixtures, True, [])):
             steps.append(Growth(tuple(able), True, self.grid[optimum.place]))
-            starts, optimum = self._tried(steps[-1], starts, optimum)
+            starts, optimum = self._try_step(steps[-1], starts, optimum)
             if self._gains(optimum, best):
                 best, best_starts, kept = optimum, starts, len(steps)
         return best_starts, best, steps[:kept]
@@ -405,7 +405,7 @@ class HillClimb:
     def _gains(self, tried: Optimum, optimum: Optimum) -> bool:
         return tried.score > optimum.score + SMALLEST_GAIN / self.weight
 
-    def _tried(self, step: Growth, starts: list[Mixture], optimum: Optimum) -> tuple[list[Mixture], Optimum]:
+    def _try_step(self, step: Growth, starts: list[Mixture], optimum: Optimum) -> tuple[list[Mixture], Optimum]:
         more = [
             add_components(fold.task, start, fit, step, self.limits)
             for fold, start, fit in zip(self.folds, starts, optimum.mixtures, strict=True)

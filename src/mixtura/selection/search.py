@@ -239,11 +239,11 @@ class Search(Generic[Fit]):
                 raise
             self.interrupted = True
 
-    def tried(self, evaluate: Callable[[], Trial[Fit]]) -> Trial[Fit]:
+    def try_one(self, evaluate: Callable[[], Trial[Fit]]) -> Trial[Fit]:
         """Try a candidate."""
-        return self.tried_together(lambda: [evaluate()])[0]
+        return self.try_together(lambda: [evaluate()])[0]
 
-    def tried_together(self, evaluate: Callable[[], Sequence[Trial[Fit]]]) -> list[Trial[Fit]]:
+    def try_together(self, evaluate: Callable[[], Sequence[Trial[Fit]]]) -> list[Trial[Fit]]:
         """Try candidates that are trained together; they share the time equally. There may be none after all."""
         began = time.perf_counter()
         # The next candidate is expected to take as long as the last one.

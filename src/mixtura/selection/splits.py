@@ -168,7 +168,7 @@ def _sample_part(seed: int, most: int, source: Source) -> RowSample:
     return sample
 
 
-def checked_cv(cv: Any) -> Any:
+def check_splits(cv: Any) -> Any:
     """Check the argument `cv` of an estimator: an int of at least 2, a splitter, or an iterable of splits."""
     if isinstance(cv, Number | str) or cv is None:
         return checks.count("cv", cv, 2)

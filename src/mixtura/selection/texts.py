@@ -27,7 +27,7 @@ from mixtura.nonnegative.mixture import (
 )
 from mixtura.nonnegative.multinomial import fit_multinomials
 from mixtura.nonnegative.priors import Normal, SparseShares
-from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, finished
+from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, finish
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, SearchTable, Trial
 from mixtura.selection.splits import Grouped, Split, draw_rows, hold_outs, plain_cv, regroup
@@ -288,17 +288,17 @@ class TextSearch:
         """Compare the candidates and train the selected one with all rows; with one fold, if it was interrupted."""
         if sum(len(fold.held_out.nonzero()) for fold in self.folds) < LEAST_HELD_OUT:
             temperature = 1.0 if is_auto(self.settings.temperature) else float(self.settings.temperature)
-            return self._trained(self._plain(), temperature, None, every)
+            return self._train(self._plain(), temperature, None, every)
         self.search.run(self._try_all)
-        best = self._chosen()
+        best = self._choose()
         candidate, temperature, first = best.fit.candidate, best.fit.temperature, best.fit.mixtures[0]
         table = self.search.table(best) if len(self.search.trials) > 1 else None
         if self.search.interrupted:
             result = FitResult(first, Outcome.INTERRUPTED, ())
             return TrainedText(result, self.view(candidate.rows), temperature, self.sparsity, table)
-        return self._trained(candidate, temperature, first, every, table)
+        return self._train(candidate, temperature, first, every, table)
 
-    def _trained(
+    def _train(
         self,
         candidate: TextCandidate,
         temperature: float,
@@ -313,7 +313,7 @@ class TextSearch:
         result = self.fit(candidate, rows, view, None if candidate.from_start else first, *limits, unlabeled)
         if self.sparsity and result.outcome is not Outcome.INTERRUPTED:
             solver = Accelerated(SparseShares(self.sparsity))
-            result = replace(result, mixture=finished(solver, result.mixture, len(result.history), rows))
+            result = replace(result, mixture=finish(solver, result.mixture, len(result.history), rows))
         return TrainedText(result, view, temperature, self.sparsity, table)
 
     def _plain(self) -> TextCandidate:
@@ -355,7 +355,7 @@ class TextSearch:
             if candidate.from_start:
                 self._try_from_start(name, count, [prior.strength])
             else:
-                self._tried(candidate, None)
+                self._try_candidate(candidate, None)
             return
         if name == "counts" and not self.settings.shared and not self.sparsity:
             self._try_from_start(name, count, strengths)
@@ -365,7 +365,8 @@ class TextSearch:
     def _try_from_start(self, name: str | None, count: int, strengths: Any) -> None:
         """The multinomial start as a model, then as the centre of the prior."""
         starts = [
-            self._tried(TextCandidate(name, count, Normal("start", math.inf), pseudo), None) for pseudo in PSEUDO_COUNTS
+            self._try_candidate(TextCandidate(name, count, Normal("start", math.inf), pseudo), None)
+            for pseudo in PSEUDO_COUNTS
         ]
         best = min(starts, key=lambda trial: trial.score)
         tempered = replace(best.fit.candidate, start_temperature=best.fit.temperature)
@@ -376,15 +377,15 @@ class TextSearch:
         """Try weaker and weaker priors, until the loss rises."""
         last: Trial[TextFit] | None = None
         for strength in strengths:
-            trial = self._tried(replace(candidate, prior=Normal(centre, strength)), last)
+            trial = self._try_candidate(replace(candidate, prior=Normal(centre, strength)), last)
             if last is not None and trial.score > last.score - SMALLEST_STEP:
                 return
             last = trial
 
-    def _tried(self, candidate: TextCandidate, last: Trial[TextFit] | None) -> Trial[TextFit]:
-        return self.search.tried(lambda: self._evaluated(candidate, None if last is None else last.fit.mixtures))
+    def _try_candidate(self, candidate: TextCandidate, last: Trial[TextFit] | None) -> Trial[TextFit]:
+        return self.search.try_one(lambda: self._evaluate(candidate, None if last is None else last.fit.mixtures))
 
-    def _evaluated(self, candidate: TextCandidate, starts: tuple[LogLinearMixture, ...] | None) -> Trial[TextFit]:
+    def _evaluate(self, candidate: TextCandidate, starts: tuple[LogLinearMixture, ...] | None) -> Trial[TextFit]:
         """Fit a candidate to all folds and score the held-out samples."""
         view, mixtures, scores, targets, weights = self.view(candidate.rows), [], [], [], []
         for number, (rows, held_out) in enumerate(view.folds):
@@ -406,7 +407,7 @@ class TextSearch:
             return torch.linspace(COLD, HOT, N_TEMPERATURES, dtype=torch.float64).exp()
         return torch.tensor([float(self.settings.temperature)], dtype=torch.float64)
 
-    def _chosen(self) -> Trial[TextFit]:
+    def _choose(self) -> Trial[TextFit]:
         """The smallest loss; more components only if they are better by half a standard error."""
         best = self.search.best
         fewest = min(trial.fit.candidate.n_components for trial in self.search.trials)
@@ -562,7 +563,7 @@ class UpdateSearch:
         elif self.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
             best = self._with_all_rows(best)
         solver, result = self._bound(best.solver, self.every, best.start), best.result
-        mixture = finished(solver, result.mixture, result.best_iteration, self.every)
+        mixture = finish(solver, result.mixture, result.best_iteration, self.every)
         temperature = 1.0 if is_auto(self.settings.temperature) else float(self.settings.temperature)
         result = replace(result, mixture=mixture)
         return TrainedText(result, self.view, temperature, best.solver.penalty.strength, table)
@@ -575,7 +576,7 @@ class UpdateSearch:
             for _ in range(settings.n_init)
         ]
         for solver, (number, start) in product(self.solvers, enumerate(starts)):
-            trial = search.tried(lambda s=solver, n=number, m=start: self._trial(s, n, m))
+            trial = search.try_one(lambda s=solver, n=number, m=start: self._trial(s, n, m))
             if trial.fit.result.outcome is Outcome.INTERRUPTED:
                 raise KeyboardInterrupt
 

@@ -165,9 +165,11 @@ class TradeoffSearch:
         """Try the trade-offs; if they are to be selected, the initialisation is a candidate too."""
         if self.selects_tradeoff:
             score = classification_score(held_out, self.margin is not None, task.memory_limit)(first.mixture)
-            search.tried(lambda: _trial(TradeoffFit(1.0, first, 0, score)))
+            search.try_one(lambda: _trial(TradeoffFit(1.0, first, 0, score)))
         for tradeoff in PATH if self.selects_tradeoff else (self.objective.tradeoff,):
-            trial = search.tried(lambda tradeoff=tradeoff: _trial(self.train(task, first.mixture, tradeoff, held_out)))
+            trial = search.try_one(
+                lambda tradeoff=tradeoff: _trial(self.train(task, first.mixture, tradeoff, held_out))
+            )
             if trial.fit.interrupted:
                 raise KeyboardInterrupt
 

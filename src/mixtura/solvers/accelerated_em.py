@@ -74,7 +74,7 @@ class AcceleratedEM:
         after = AcceleratedState(updated, state.mixture, None, info.value, longest)
         if state.previous is None or info.repairs:
             return after, info
-        candidate = extrapolated(state.previous, state.mixture, updated, longest)
+        candidate = extrapolate(state.previous, state.mixture, updated, longest)
         if candidate is not None and problem.class_prior is not None:
             candidate = candidate.with_class_prior(problem.class_prior)
         return after if candidate is None else replace(after, previous=None, candidate=candidate), info
@@ -96,7 +96,7 @@ class AcceleratedEM:
         return state.mixture
 
 
-def extrapolated(first: Mixture, second: Mixture, third: Mixture, longest: float) -> Mixture | None:
+def extrapolate(first: Mixture, second: Mixture, third: Mixture, longest: float) -> Mixture | None:
     """Extrapolate three successive mixtures of EM (squared-em); None if it is no longer than a step of EM.
 
     Log weights, means and the free parameters of the covariances are extrapolated in units of the model itself, so that

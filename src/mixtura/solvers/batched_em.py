@@ -61,7 +61,7 @@ class Stack:
     mixture : Mixture
         All components; the weights of each member sum to one.
     member_of : Tensor of shape (n_components,)
-        MemberFit of each component.
+        Member of each component.
     n_members : int
         Number of mixtures.
     """
@@ -243,7 +243,7 @@ class BatchedEM:
         seen = torch.as_tensor(summary.value)[: len(state.tasks)]
         with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
             values = (seen + state.log_priors()).cpu() / state.weights
-            updated = state.moved(self.em.maximised(own, mixture, summary.moments))
+            updated = state.moved(self.em.m_step(own, mixture, summary.moments))
         repaired = updated.repaired()
         if self.em.strict and any(repaired):
             raise ValueError(ILL_DEFINED)

@@ -17,7 +17,7 @@ from mixtura.engine.threads import threads_for
 from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
 from mixtura.roles import Info, Objective, Prior, Structure, is_smooth
-from mixtura.solvers.em import repairs_of, updated_means
+from mixtura.solvers.em import repairs_of, update_means
 from mixtura.solvers.problem import Problem, needs_pseudo_moments
 from mixtura.values.moments import Moments, ProjectedForm, Summary
 
@@ -85,7 +85,7 @@ class BaumWelch:
             state = replace(state, _summary=self.init(problem, state.mixture).summary)
         factor, n_steps, problem = state.factor, state.n_steps, problem.beside(state.mixture)
         for _ in range(MOST_REJECTIONS):
-            candidate = self.updated(problem, state, factor, n_steps)
+            candidate = self.update(problem, state, factor, n_steps)
             if not repairs_of(candidate):
                 then = self.init(problem, candidate)
                 if then.value >= state.value:
@@ -100,14 +100,14 @@ class BaumWelch:
     def result(self, state: BaumWelchState) -> Mixture:
         return state.mixture
 
-    def updated(self, problem: Problem, now: BaumWelchState, factor: float, n_steps: int = 0) -> Mixture:
+    def update(self, problem: Problem, now: BaumWelchState, factor: float, n_steps: int = 0) -> Mixture:
         """Return the mixture estimated from the net moments plus D times its own moments, with momentum."""
         mixture, problem = now.mixture, problem.beside(now.mixture)
         pseudo = problem.pseudo_moments
         with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
             anchor = self.anchor(now, n_steps)
             constants = self.constants(problem, now, factor, anchor)
-            means, scatter = updated_means(mixture, now.summary.moments + anchor.scaled(constants), pseudo)
+            means, scatter = update_means(mixture, now.summary.moments + anchor.scaled(constants), pseudo)
             covariance = mixture.covariance.updated(scatter, pseudo, problem.floor)
         return Mixture(_log_weights(problem, mixture, now.summary), means, covariance, mixture.class_of)
 
@@ -126,7 +126,7 @@ class BaumWelch:
         net, denominators, problem = now.summary.moments, now.summary.denominator_counts, problem.beside(now.mixture)
         halves = (0.5 * factor * denominators).clamp_min(SMALLEST_COUNT * now.summary.weight)
         for _ in range(MOST_DOUBLINGS):
-            _, scatter = updated_means(now.mixture, net + anchor.scaled(halves), problem.pseudo_moments)
+            _, scatter = update_means(now.mixture, net + anchor.scaled(halves), problem.pseudo_moments)
             sound = now.mixture.covariance.definite(scatter, problem.pseudo_moments)
             if bool(sound.all()):
                 break

@@ -65,7 +65,7 @@ class EM:
         )
         log_prior = problem.log_prior(state)
         with threads_for(len(state.means) * float(state.means.shape[1]) ** 3):
-            updated = self.maximised(problem, state, summary.moments)
+            updated = self.m_step(problem, state, summary.moments)
         repairs = repairs_of(updated)
         if repairs and self.strict:
             raise ValueError(ILL_DEFINED)
@@ -74,13 +74,13 @@ class EM:
     def result(self, state: Mixture) -> Mixture:
         return state
 
-    def maximised(self, problem: Problem, mixture: Mixture, moments: Moments) -> Mixture:
+    def m_step(self, problem: Problem, mixture: Mixture, moments: Moments) -> Mixture:
         """Return the mixture that maximises the expected log-likelihood (em-update).
 
         A component without samples keeps its parameters.
         """
         pseudo = problem.pseudo_moments
-        means, scatter = updated_means(mixture, moments, pseudo)
+        means, scatter = update_means(mixture, moments, pseudo)
         covariance = self._covariance(problem.floor, mixture, means, scatter, pseudo)
         log_weights = _log_weights(problem.class_prior, mixture, moments.counts + pseudo.weight_count)
         return mixture.moved(log_weights, means, covariance)
@@ -110,7 +110,7 @@ def _log_weights(class_prior: Tensor | None, mixture: Mixture, counts: Tensor) -
     return torch.where(totals.isfinite(), log_counts - totals, kept) + class_prior.log()[mixture.class_of]
 
 
-def updated_means(mixture: Mixture, moments: Moments, pseudo: PseudoMoments) -> tuple[Tensor, Moments]:
+def update_means(mixture: Mixture, moments: Moments, pseudo: PseudoMoments) -> tuple[Tensor, Moments]:
     """The updated means and the scatter about them (map-update); a component without rows keeps its mean."""
     pulls = pseudo.mean_counts
     firsts, divisors = moments.firsts, moments.counts.unsqueeze(-1)
@@ -164,7 +164,7 @@ def first_update(
     missing = bool(rows.sum().isnan())
     if not missing and too_wide_for_products(rough.covariance):
         moments = moments_by_label(rough.means, source, rough.covariance, problem.memory_limit)
-        updated = (solver or EM()).maximised(by_hand, start, moments)
+        updated = (solver or EM()).m_step(by_hand, start, moments)
     else:
         if missing:
             # Each component is a class of its own: samples with missing values are conditioned on theirs alone.
@@ -234,7 +234,7 @@ def mixture_of_moments(moments: Moments, structure: Structure, problem: Problem)
         variances = torch.ones_like(own.firsts)
         start = structure.start(variances, variances[:0], own_classes[:0], own_classes)
         rough = Mixture(log_weights[part], own.reference, start, own_classes)
-        means, scatter = updated_means(rough, own, problem.pseudo_moments)
+        means, scatter = update_means(rough, own, problem.pseudo_moments)
         return means, start.updated(scatter, problem.pseudo_moments, problem.floor)
 
     if not isinstance(structure, Full):
@@ -317,7 +317,9 @@ def adds_over_time(covariance: Covariance) -> bool:
     return isinstance(covariance.form, DenseForm | DiagonalForm)
 
 
-def kept(moments: Moments, n_steps: int, floor: Tensor, prior: Any, class_prior: Tensor | None) -> RunningMoments:
+def keep_moments(
+    moments: Moments, n_steps: int, floor: Tensor, prior: Any, class_prior: Tensor | None
+) -> RunningMoments:
     """Return moments as a storable value."""
     (seconds,) = moments.seconds
     reference = moments.reference.expand_as(moments.firsts).contiguous()

@@ -243,7 +243,7 @@ class Training:
         n_batches = -(-n_rows // size)
         index = order[torch.arange(n_batches * size) % n_rows].to(self.rows.device).reshape(n_batches, size)
         counted = torch.arange(n_batches * size, device=self.rows.device).reshape(n_batches, size) < n_rows
-        step = self._captured(index[0], counted[0]) if self._can_capture() else self._step
+        step = self._capture(index[0], counted[0]) if self._can_capture() else self._step
         total = torch.zeros((), dtype=torch.float64, device=self.rows.device)
         for batch, known in zip(index, counted, strict=True):
             total += step(batch, known)
@@ -253,10 +253,10 @@ class Training:
         plain = not self.missing and self.shares is None and not callable(self.solver.optimiser)
         return self.rows.device.type == "cuda" and plain
 
-    def _captured(self, batch: Tensor, counted: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    def _capture(self, batch: Tensor, counted: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         if self.graph is None:
             before = self.copies()
-            self.graph = captured(self._step, batch, counted)
+            self.graph = capture(self._step, batch, counted)
             self.load(before, self.epoch)
         return self.graph
 
@@ -358,7 +358,7 @@ class Training:
         self.epoch = epoch
 
 
-def captured(
+def capture(
     step: Callable[[Tensor, Tensor], Tensor], batch: Tensor, counted: Tensor
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """A step on CUDA, captured once in a graph and replayed without Python."""

@@ -127,7 +127,7 @@ class SparseNewton:
         weights = _weights(responsibilities, evidence, before.class_of)
         moved = replace(before, values=mode.values, precisions=precisions, log_weights=weights)
         after = State(moved, responsibilities, state.n_components_at_start, state.n_steps + 1, curvature)
-        after = self._shrunk(after, evidence)
+        after = self._shrink(after, evidence)
         value = float(log_evidence) / float(evidence.weights.sum())
         return after, Info(value, converged=change <= self.tolerance and after.mixture.n_pairs == before.n_pairs)
 
@@ -192,21 +192,21 @@ class SparseNewton:
         mode = Mode(mixture.values, log_joint, log_joint.softmax(0), _own(evidence.labels, mixture.class_of))
         return float(mode.log_likelihood(evidence.weights)) / float(evidence.weights.sum())
 
-    def _shrunk(self, state: State, evidence: Evidence) -> State:
+    def _shrink(self, state: State, evidence: Evidence) -> State:
         """Remove pairs of the largest precision, components of no weight, and components equal to others."""
         mixture = state.mixture
         if not self.prior.relevant(mixture.precisions.amax()):
             kept = self.prior.relevant(mixture.precisions)
             state = replace(state, mixture=with_pairs(mixture, kept))
-            state = merged_empty(state) if self.merge else state
+            state = merge_empty(state) if self.merge else state
         light = state.mixture.log_weights <= LOG_SMALLEST_WEIGHT
         if light.any():
             state = without_components(state, light, evidence)
         if self.merge and state.n_steps % MERGE_INTERVAL == 0:
-            state = merged_equal(state, evidence)
+            state = merge_equal(state, evidence)
         return state
 
-    def settled(self, state: State, evidence: Evidence) -> tuple[State, float]:
+    def settle(self, state: State, evidence: Evidence) -> tuple[State, float]:
         """The state at its mode, and the log evidence at the mode."""
         if state.mixture.n_pairs == 0:
             return state, self._log_likelihood_without_pairs(state, evidence) * float(evidence.weights.sum())
@@ -284,7 +284,7 @@ def normalised(log_weights: Tensor, class_of: Tensor) -> Tensor:
     return log_weights - totals.log()[class_of]
 
 
-def merged_empty(state: State) -> State:
+def merge_empty(state: State) -> State:
     """Merge the components of a class that have no pairs, since they are the same function."""
     mixture = state.mixture
     empty = mixture.members.sum(0) == 0
@@ -294,10 +294,10 @@ def merged_empty(state: State) -> State:
     for c in mixture.class_of[empty].unique():
         same = (empty & (mixture.class_of == c)).nonzero()[:, 0]
         target[same] = same[-1]
-    return merged(state, target)
+    return merge_components(state, target)
 
 
-def merged_equal(state: State, evidence: Evidence) -> State:
+def merge_equal(state: State, evidence: Evidence) -> State:
     """Merge the components of a class that differ by less than EQUAL at every row."""
     mixture = state.mixture
     predictors = (mixture.values.unsqueeze(1) * mixture.members).T @ evidence.columns(mixture.columns)  # (K, N)
@@ -308,10 +308,10 @@ def merged_equal(state: State, evidence: Evidence) -> State:
                 distance = (predictors[k] - predictors[other]).abs().max()
                 if float(distance) < EQUAL:
                     target[k] = other
-    return merged(state, target)
+    return merge_components(state, target)
 
 
-def merged(state: State, target: Tensor) -> State:
+def merge_components(state: State, target: Tensor) -> State:
     """Merge every component into its target: weights and responsibilities add, the pairs of the target remain."""
     stays = target == torch.arange(len(target), device=target.device)
     if bool(stays.all()):

@@ -82,7 +82,7 @@ class SparseProblem:
     def candidates(self) -> Candidates:
         return Candidates(self.basis, self.rows, self.precisions, self.start_variance)
 
-    def settled(self, result: Any) -> tuple[State, Evidence, Basis]:
+    def evidence_of(self, result: Any) -> tuple[State, Evidence, Basis]:
         """The result of a solver, with the evidence and the basis that its column indices refer to."""
         if isinstance(result, WorkingState):
             return result.state, replace(self.rows_only, features=result.features), self.basis.select(result.columns)

@@ -110,7 +110,7 @@ class WorkingSet:
         gains, precisions, index = self._look(working, problem)
         best = float(gains.max()) if gains.numel() else 0.0
         if best > LEAST_GAIN:
-            return self._extended(working, gains, precisions, index), replace(info, converged=False)
+            return self._extend(working, gains, precisions, index), replace(info, converged=False)
         n_seen = working.n_seen + len(index)
         over = settled and n_seen >= len(working.order)
         order = working.order.roll(-len(index))
@@ -176,7 +176,7 @@ class WorkingSet:
         explained = torch.linalg.solve_triangular(factor, mixed @ added.T, upper=False)
         return (own - explained.square().sum(0)).clamp_min(1e-12)
 
-    def _extended(self, working: WorkingState, gains: Tensor, precisions: Tensor, index: Tensor) -> WorkingState:
+    def _extend(self, working: WorkingState, gains: Tensor, precisions: Tensor, index: Tensor) -> WorkingState:
         """Add the best candidates, without those that correlate with a better one of the same component."""
         best, order = gains.flatten().sort(descending=True)
         order = order[: min(20 * MOST_ADDED, int((best > LEAST_GAIN).sum()))]
