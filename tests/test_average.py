@@ -18,8 +18,8 @@ from mixtura.engine.sources import ArraySource
 from mixtura.estimators.mixture_classifier import make_classifier_settings
 from mixtura.estimators.refits import refit
 from mixtura.estimators.training import make_task, read_training, train
-from mixtura.model.mixture import Member
-from mixtura.objectives import Conditional, Hybrid
+from mixtura.model.mixture import MemberGroup
+from mixtura.objectives import Conditional, Hybrid, class_log_joint
 from mixtura.priors import Scaled
 from mixtura.selection import automatic, comparison
 from mixtura.selection.automatic import AutomaticSearch
@@ -44,7 +44,7 @@ def with_members(n_members=3, temperature=0.8, **arguments):
     )
     model.temperature_, model.label_noise_ = 1.3, 0.01
     model.further_members_ = tuple(
-        Member(other.mixture_, other.warp_, other.temperature_, weight)
+        MemberGroup(other.mixture_, other.warp_, other.temperature_, weight)
         for other, weight in zip(others, weights, strict=False)
     )
     model.average_temperature_ = temperature
@@ -93,7 +93,7 @@ def test_one_more_member_changes_posteriors_and_not_the_density():
 def test_equal_members_are_the_member():
     model = with_members(1)
     expected = model.predict_proba(HOLES)
-    model.further_members_ = (Member(model.mixture_, None, model.temperature_),) * 2
+    model.further_members_ = (MemberGroup(model.mixture_, None, model.temperature_),) * 2
     model.average_temperature_, model.label_noise_ = 1.0, 0.0
     alone = copy.copy(model)
     alone.further_members_ = ()
@@ -126,7 +126,7 @@ def test_files_keep_the_members(tmp_path):
 def test_a_member_of_other_features_is_refused(tmp_path):
     model = with_members(1)
     other = MixtureClassifier(1).fit(np.c_[X, X[:, 0] ** 2], Y)
-    model.further_members_ = (Member(other.mixture_),)
+    model.further_members_ = (MemberGroup(other.mixture_),)
     with pytest.raises(ValueError, match="further_members_"):
         model.save(tmp_path / "model")
 
@@ -276,7 +276,31 @@ def test_partial_fit_continues_the_best_member_alone_and_says_so_once(selected):
 def test_members_of_an_ensemble_are_single_models():
     model = AveragedMixtureClassifier(MixtureClassifier(), 2, random_state=0).fit(SKEWED, LABELS)
     assert len(model.search_.members) == 1
-    assert model.members_ is model.mixtures_
+    assert len(model.members_) == len(model.mixtures_) == 2
+
+
+def test_an_ensemble_is_one_group_whose_members_add_up_to_the_whole_mixture():
+    model = AveragedMixtureClassifier(MixtureClassifier(2, covariance_type="tied"), 3, random_state=0)
+    model = model.fit(SKEWED, LABELS).with_class_prior([0.9, 0.1])
+    parts = [member.log_joint(torch.from_numpy(SKEWED)) for member in model.members_]
+    whole = model.mixture_.log_joint(torch.from_numpy(SKEWED))
+    torch.testing.assert_close(torch.cat(parts, 1).exp().mean(1) * parts[0].shape[1], whole.exp().sum(1))
+    posteriors = [np.exp(class_log_joint(part.T, [2, 2]).log_softmax(0).T.numpy()) for part in parts]
+    np.testing.assert_allclose(model.predict_proba(SKEWED), np.mean(posteriors, 0), rtol=1e-12)
+    for member in model.members_:
+        assert float(member.log_weights.exp().sum()) == pytest.approx(1)
+        assert member.covariance.dense()[0].equal(member.covariance.dense()[3])  # its own matrix, shared
+
+
+@pytest.mark.parametrize(
+    ("member_of", "message"),
+    [([1, 0, 0, 1], "not sorted"), ([0, 0, 0, 1], "member_of"), ([0, 1], "member_of"), ([-1, 0, 0, 1], "from 0 to 3")],
+)
+def test_members_that_do_not_fit_the_mixture_are_refused(member_of, message):
+    mixture = MixtureClassifier(2, random_state=0).fit(SKEWED, LABELS).mixture_
+    MemberGroup(mixture, member_of=torch.tensor([0, 1, 0, 1])).check()
+    with pytest.raises(ValueError, match=message):
+        MemberGroup(mixture, member_of=torch.tensor(member_of)).check()
 
 
 def test_only_a_single_member_converts_to_scikit_learn(selected):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, field, replace
+from dataclasses import KW_ONLY, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,8 +53,7 @@ from mixtura.estimators.training import (
 from mixtura.files.codec import arguments_of
 from mixtura.files.registry import as_loaded, storable
 from mixtura.init.description import describe
-from mixtura.inspection.graphs import GaussianScores, class_scores, classifier_graph
-from mixtura.model.mixture import Mixture
+from mixtura.model.mixture import MemberGroup, Mixture
 from mixtura.objectives import class_log_joint
 from mixtura.selection.merging import reduce_components
 from mixtura.selection.search import SearchTable
@@ -66,8 +65,42 @@ from mixtura.streams.batches import Sharded
 SCORED_ROWS = 16_384
 
 
-# Fitted attributes of both averages.
-MEMBERS: dict[str, Any] = {"mixtures_": list[Mixture], "member_of_": Tensor}
+class Averaged(DensityEstimator):
+    """An average of mixtures that were trained together, as one group (averaged-density)."""
+
+    _attributes: ClassVar = {"member_of_": Tensor}
+    member_of_: Tensor
+    _base: Any
+
+    @property
+    def device(self) -> Any:
+        """Device of the computation, as in the members."""
+        return self._base.device
+
+    @property
+    def memory_limit(self) -> Any:
+        """Limit of temporary arrays, as in the members."""
+        return self._base.memory_limit
+
+    @property
+    def _group(self) -> MemberGroup:
+        check_is_fitted(self)
+        return MemberGroup(self.mixture_, self.warp_, member_of=self.member_of_)
+
+    @property
+    def members_(self) -> list[Mixture]:
+        """The members."""
+        return self._group.members
+
+    mixtures_ = members_
+
+    def _selected_settings(self) -> dict[str, Any]:
+        return select_base(self._base, self.search_, vars(self).get("classes_"))
+
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        checks.is_kind("estimator", self._base, DensityEstimator)
+        self._group.check()
 
 
 def prepare_base(name: str, base: DensityEstimator, X: Any) -> Any:
@@ -137,7 +170,7 @@ def keep_members(model: DensityEstimator, results: Sequence[FitResult], task: Ta
     """Store the members and their average."""
     mixtures = [bring_home(result.mixture, data) for result in results]
     stack = Stack.of(task.structure, mixtures)
-    vars(model).update(mixtures_=mixtures, member_of_=stack.member_of)
+    vars(model)["member_of_"] = stack.member_of
     log_weights = stack.mixture.log_weights - math.log(len(results))
     average = replace(stack.mixture, log_weights=log_weights)
     model.mixture_ = as_loaded(average)
@@ -161,36 +194,23 @@ def judge_members(name: str, results: Sequence[FitResult], task: Task) -> None:
         )
 
 
-def check_members(mixtures: Sequence[Mixture], member_of: Tensor, average: Mixture) -> None:
-    """Raise a ValueError unless members and average belong together."""
-    for member in mixtures:
-        checks.same_size("mixtures_", member.n_features, average.n_features)
-    checks.positions("member_of_", member_of, len(mixtures))
-    checks.same_size("member_of_", len(member_of), average.n_components)
-    checks.same_size("mixtures_", len(member_of.unique()), len(mixtures))
-
-
 def score_unseen(
-    mixture: Mixture,
-    score: Callable[[Tensor], Tensor],
-    rows: Rows,
-    counts: Tensor,
-    memory_limit: int,
-    combine: Callable[[Tensor, Tensor], Tensor],
+    group: MemberGroup, rows: Rows, counts: Tensor, memory_limit: int, combine: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
     """combine(log p_b(x, c) (C, B, n), members that do not use a row (B, n)) -> (n, ...), chunk by chunk."""
-    outputs = []
+    outputs, sizes = [], group.sizes
     for first in range(0, len(rows), SCORED_ROWS):
         part = slice(first, first + SCORED_ROWS)
         source = replace(rows, values=rows.values[part]).source()
-        scores = map_rows(mixture, source, lambda a: score(a).permute(2, 0, 1), memory_limit)
-        outputs.append(combine(scores.permute(1, 2, 0), (counts[part] == 0).T.to(scores.device)))
+        scores = map_rows(group.mixture, source, lambda a: class_log_joint(a, sizes).T, memory_limit)
+        unseen = (counts[part] == 0).T.to(scores.device)
+        outputs.append(combine(scores.T.unflatten(0, (-1, group.n_members)), unseen))
     return torch.cat(outputs)
 
 
 @storable("AveragedMixture", check=check_fitted)
 @with_constructor
-class AveragedMixture(DensityMixin, DensityEstimator):
+class AveragedMixture(DensityMixin, Averaged):
     """Average of the densities of several Gaussian mixtures, p(x) = 1/B sum_b p_b(x) (averaged-density).
 
     Averaging reduces overfitting: peaks of single members are smoothed out [1]_. The members are trained together, in
@@ -217,10 +237,10 @@ class AveragedMixture(DensityMixin, DensityEstimator):
     ----------
     mixture_ : Mixture
         The average, one mixture of all components.
-    mixtures_ : list of Mixture
-        The members.
+    members_ : list of Mixture
+        The members, also as `mixtures_`.
     member_of_ : Tensor of shape (n_components,)
-        Member of each component.
+        The member of each component.
     oob_log_density_ : ndarray of shape (n_samples,)
         Out-of-bag log density of each training sample; NaN if all members use it.
     oob_score_ : float
@@ -263,9 +283,6 @@ class AveragedMixture(DensityMixin, DensityEstimator):
     verbose: int = 0
     checkpoint: PathName = None
 
-    _attributes: ClassVar = MEMBERS
-    mixtures_: list[Mixture] = field(init=False)
-    member_of_: Tensor = field(init=False)
     _arguments: ClassVar = {
         "estimator": checks.kind_of_estimator(GaussianMixture, "a GaussianMixture, or None for one with its defaults")
     }
@@ -274,34 +291,6 @@ class AveragedMixture(DensityMixin, DensityEstimator):
     def _base(self) -> GaussianMixture:
         usual = GaussianMixture(prior="default", categorical_features="from_dtype")
         return usual if self.estimator is None else self.estimator
-
-    @property
-    def device(self) -> Any:
-        """Device of the computation, as in the members."""
-        return self._base.device
-
-    @property
-    def memory_limit(self) -> Any:
-        """Limit of temporary arrays, as in the members."""
-        return self._base.memory_limit
-
-    def _selected_settings(self) -> dict[str, Any]:
-        return select_base(self._base, self.search_, None)
-
-    def _check_fitted(self) -> None:
-        super()._check_fitted()
-        checks.is_kind("estimator", self._base, DensityEstimator)
-        check_members(self.mixtures_, self.member_of_, self.mixture_)
-
-    @property
-    def members_(self) -> Any:
-        """The members, as `mixtures_`."""
-        check_is_fitted(self)
-        return self.mixtures_
-
-    def _member_scores(self, log_joint: Tensor) -> Tensor:
-        """log p_b(x, c) of every class and member: (K, n) -> (C, B, n)."""
-        return member_scores(log_joint, self.mixture_.class_slices, self.member_of_, len(self.mixtures_))
 
     @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixture:
@@ -361,7 +350,7 @@ class AveragedMixture(DensityMixin, DensityEstimator):
         if counts is not None:
             with computing():
                 limit = checks.memory_limit(self.memory_limit)
-                unseen = score_unseen(self.mixture_, self._member_scores, rows, counts, limit, _mean_density)
+                unseen = score_unseen(self._group, rows, counts, limit, _mean_density)
             self.oob_log_density_ = unseen.cpu().numpy()
             self.oob_score_ = mean_of(self.oob_log_density_, ~np.isnan(self.oob_log_density_), weights)
         return self
@@ -428,16 +417,6 @@ class AveragedMixture(DensityMixin, DensityEstimator):
         return _as_density(self, mixture)
 
 
-def member_scores(log_joint: Tensor, slices: Sequence[slice], member_of: Tensor, n_members: int) -> Tensor:
-    """log p_b(x, c) up to a constant, (K, n) -> (C, B, n); the components of a class are sorted by member."""
-    classes = []
-    for part in slices:
-        own, members = log_joint[part], member_of[part]
-        sizes = members.bincount(minlength=n_members).tolist()
-        classes.append(class_log_joint(own, sizes))
-    return torch.stack(classes)
-
-
 def mean_of(values: np.ndarray, scored: np.ndarray, weights: Tensor | None) -> float:
     """The weighted mean of the values of scored rows; NaN if there are none."""
     weights_of = np.where(scored, 1.0 if weights is None else weights.cpu().numpy(), 0.0)
@@ -501,7 +480,7 @@ def _as_density(averaged: AveragedMixture, mixture: Mixture) -> GaussianMixture:
 
 @storable("AveragedMixtureClassifier", check=check_fitted)
 @with_constructor
-class AveragedMixtureClassifier(DensityClassifier):
+class AveragedMixtureClassifier(Averaged, DensityClassifier):
     """Average of several mixture classifiers.
 
     The members are trained together, in one pass over the data per iteration. Resampling is stratified by class.
@@ -534,10 +513,10 @@ class AveragedMixtureClassifier(DensityClassifier):
         Class probabilities.
     mixture_ : Mixture
         The average, one mixture of all components.
-    mixtures_ : list of Mixture
-        The members.
+    members_ : list of Mixture
+        The members, also as `mixtures_`.
     member_of_ : Tensor of shape (n_components,)
-        Member of each component.
+        The member of each component.
     oob_decision_function_ : ndarray of shape (n_samples, n_classes)
         Out-of-bag class probabilities of each training sample; NaN if all members use it.
     oob_score_ : float
@@ -580,9 +559,6 @@ class AveragedMixtureClassifier(DensityClassifier):
     verbose: int = 0
     checkpoint: PathName = None
 
-    _attributes: ClassVar = MEMBERS
-    mixtures_: list[Mixture] = field(init=False)
-    member_of_: Tensor = field(init=False)
     _arguments: ClassVar = {
         "estimator": checks.kind_of_estimator(
             MixtureClassifier, "a MixtureClassifier, or None for one with its defaults"
@@ -595,32 +571,8 @@ class AveragedMixtureClassifier(DensityClassifier):
         return MixtureClassifier(1) if self.estimator is None else self.estimator
 
     @property
-    def device(self) -> Any:
-        """Device of the computation, as in the members."""
-        return self._base.device
-
-    @property
-    def memory_limit(self) -> Any:
-        """Limit of temporary arrays, as in the members."""
-        return self._base.memory_limit
-
-    def _selected_settings(self) -> dict[str, Any]:
-        return select_base(self._base, self.search_, vars(self).get("classes_"))
-
-    def _check_fitted(self) -> None:
-        super()._check_fitted()
-        checks.is_kind("estimator", self._base, DensityEstimator)
-        check_members(self.mixtures_, self.member_of_, self.mixture_)
-
-    @property
-    def members_(self) -> Any:
-        """The members, as `mixtures_`."""
-        check_is_fitted(self)
-        return self.mixtures_
-
-    def _member_scores(self, log_joint: Tensor) -> Tensor:
-        """log p_b(x, c) of every class and member: (K, n) -> (C, B, n)."""
-        return member_scores(log_joint, self.mixture_.class_slices, self.member_of_, len(self.mixtures_))
+    def _groups(self) -> list[MemberGroup]:
+        return [self._group] if self.combine == "posterior" else super()._groups
 
     @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixtureClassifier:
@@ -701,7 +653,7 @@ class AveragedMixtureClassifier(DensityClassifier):
         combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
         with computing():
             limit = checks.memory_limit(self.memory_limit)
-            values = score_unseen(self.mixture_, self._member_scores, rows, counts, limit, combine)
+            values = score_unseen(self._group, rows, counts, limit, combine)
         probabilities = values.cpu().numpy()
         self.oob_decision_function_ = probabilities
         numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()
@@ -709,28 +661,6 @@ class AveragedMixtureClassifier(DensityClassifier):
         own = probabilities[np.arange(len(probabilities)), numbers.clip(0)]
         self.oob_score_ = mean_of(probabilities.argmax(1) == numbers, scored, weights)
         self.oob_log_loss_ = mean_of(-np.log(own.clip(1e-300)), scored, weights)
-
-    def _scores(self) -> Callable[[Tensor], Tensor]:
-        if self.combine == "density" or "mixture_" not in vars(self):
-            return super()._scores()
-
-        def scores(log_joint: Tensor) -> Tensor:
-            """log p(x) of the average and the logarithm of the average posterior, added: (K, n) -> (C, n)."""
-            posterior = self._member_scores(log_joint).log_softmax(0).logsumexp(1) - math.log(len(self.mixtures_))
-            return posterior + log_joint.logsumexp(0)
-
-        return scores
-
-    def _graph(self) -> Any:
-        mixture, members = self.mixture_, None  # of an average of densities the whole mixture is one model
-        if self.combine == "posterior":
-            owners = mixture.class_of.cpu() * len(self.mixtures_) + self.member_of_.cpu()
-            members = [
-                [(owners == c * len(self.mixtures_) + b).nonzero()[:, 0].tolist() for c in range(mixture.n_classes)]
-                for b in range(len(self.mixtures_))
-            ]
-        scores = GaussianScores(mixture, self.warp_)
-        return classifier_graph(class_scores(scores, mixture.class_sizes, self._temperature(), members))
 
     def to_mixture(self) -> MixtureClassifier:
         """Convert the average of the densities (`combine="density"`) to a `MixtureClassifier` of all components.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -28,10 +29,10 @@ from mixtura.estimators.labels import only_labeled
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.rows import PandasLike, Rows, as_array
 from mixtura.inspection.explanations import Explanation, Game, Loss, log_odds, marginal_importances, shapley_values
-from mixtura.inspection.graphs import GaussianScores, average_graph, class_scores, classifier_graph
+from mixtura.inspection.graphs import average_graph, class_scores, classifier_graph
 from mixtura.inspection.summaries import component_entropies, feature_names
 from mixtura.model.missingness import Missingness
-from mixtura.model.mixture import Member
+from mixtura.model.mixture import MemberGroup
 from mixtura.model.temperature import Temperature, average_posteriors
 from mixtura.objectives import class_log_joint
 
@@ -45,14 +46,14 @@ class DensityClassifier(Classifier, DensityEstimator):
     _attributes: ClassVar = {
         "label_noise_": checks.SHARE,
         "training_prior_": checks.numbers_of_classes,
-        "further_members_": tuple[Member, ...],
+        "further_members_": tuple[MemberGroup, ...],
         "average_temperature_": checks.POSITIVE,
         "missingness_": Missingness | None,
     }
     class_prior_: np.ndarray
     label_noise_: float = 0.0
     training_prior_: np.ndarray | None = None  # class probabilities that the temperature was estimated with
-    further_members_: tuple[Member, ...] = ()  # beside the best one, which `mixture_` holds
+    further_members_: tuple[MemberGroup, ...] = ()  # beside the best one, which `mixture_` holds
     average_temperature_: float = 1.0  # of the average of the members
     missingness_: Missingness | None = None  # how often values are missing in each class, unless that is ignorable
     _told: Missingness | None = None  # the one that a warning was given for
@@ -63,17 +64,16 @@ class DensityClassifier(Classifier, DensityEstimator):
         check_is_fitted(self)
         return np.array([part.stop - part.start for part in self.mixture_.class_slices])
 
-    def _scores(self) -> Callable[[Tensor], Tensor]:
-        """The function from log joints (K, n) to log p(x, c), (C, n)."""
+    @property
+    def _groups(self) -> list[MemberGroup]:
+        """The models whose class posteriors are averaged, the best one first."""
         check_is_fitted(self)
-        sizes = self.mixture_.class_sizes
-        return lambda log_joint: class_log_joint(log_joint, sizes)
+        return [MemberGroup(self.mixture_, self.warp_, self.temperature_), *self.further_members_]
 
     @property
     def members_(self) -> Any:
         """The models whose class posteriors are averaged, the best one first."""
-        check_is_fitted(self)
-        return [Member(self.mixture_, self.warp_, self.temperature_), *self.further_members_]
+        return self._groups
 
     @property
     def n_parameters_(self) -> int:
@@ -82,18 +82,29 @@ class DensityClassifier(Classifier, DensityEstimator):
         return self.mixture_.n_parameters + sum(member.mixture.n_parameters for member in self.further_members_)
 
     def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor], counted: Tensor | None = None) -> Any:
-        """`counted` (n, D): columns whose missing values count; all unless it is given."""
-        check_is_fitted(self)
-        if self.further_members_:
-            return self._map_average(X, finish, counted)
-        scores, temperature = self._scores(), self._temperature()
-        if not temperature.changes and self.missingness_ is None:
-            return map_log_joints(self, X, lambda log_joint: finish(scores(log_joint)))
+        """The function of the log posteriors (averaged-posterior) of the classes, up to a constant per sample, (C, n).
 
-        def calibrate(values: Tensor, rows: Rows) -> Tensor:
-            return finish(temperature.apply(values.T, rows.observed_shares(), self._log_factors(rows, counted)))
-
-        return map_log_joints(self, X, lambda log_joint: scores(log_joint).T, finish=calibrate)
+        `counted` (n, D): columns whose missing values count; all unless it is given.
+        """
+        groups = self._groups
+        temperatures = [self._temperature(group.temperature) for group in groups]
+        if len(groups) == 1 and not temperatures[0].changes and self.missingness_ is None:
+            return map_log_joints(self, X, lambda log_joint: finish(log_joint_of_classes(log_joint, groups[0])))
+        rows, limit = read_as_fitted(self, X), checks.memory_limit(self.memory_limit)
+        with computing():
+            observed, scores = rows.observed_shares(), []
+            for group in groups:
+                transformed = replace(rows, warp=group.warp)
+                if scores:  # the rows have been compared with the first
+                    check_distances(self, transformed, group.mixture)
+                compute = partial(log_joint_of_classes, group=group)
+                scores.append(map_rows(group.mixture, transformed.source(), lambda a, f=compute: f(a).T, limit).T)
+            values, calibration = scores[0], temperatures[0]
+            if len(groups) > 1:
+                values = average_posteriors(scores, temperatures, observed, [group.weight for group in groups])
+                calibration = self._temperature(self.average_temperature_)
+            values = finish(calibration.apply(values, observed, self._log_factors(rows, counted)))
+        return rows.answer(values)
 
     def _log_factors(self, rows: Rows, counted: Tensor | None) -> Tensor | float:
         """The factors of the classes by which values are missing, (C, n) (missingness)."""
@@ -112,24 +123,6 @@ class DensityClassifier(Classifier, DensityEstimator):
                 checks.warn(checks.missingness_changed(names, *shares), UserWarning)
         return known.log_factors(missing)
 
-    def _map_average(self, X: Any, finish: Callable[[Tensor], Tensor], counted: Tensor | None) -> Any:
-        """The same for an average of the members' posteriors (averaged-posterior)."""
-        rows, limit = read_as_fitted(self, X), checks.memory_limit(self.memory_limit)
-        with computing():
-            observed, sizes = rows.observed_shares(), [member.mixture.class_sizes for member in self.members_]
-            scores = []
-            for member, own in zip(self.members_, sizes, strict=True):
-                transformed = replace(rows, warp=member.warp)
-                check_distances(self, transformed, member.mixture)
-                compute = partial(class_log_joint, sizes=own)
-                scores.append(map_rows(member.mixture, transformed.source(), lambda a, f=compute: f(a).T, limit).T)
-            temperatures = [self._temperature(member.temperature) for member in self.members_]
-            weights = [member.weight for member in self.members_]
-            average = average_posteriors(scores, temperatures, observed, weights)
-            calibration, log_factors = self._temperature(self.average_temperature_), self._log_factors(rows, counted)
-            values = finish(calibration.apply(average, observed, log_factors))
-        return rows.answer(values)
-
     def _temperature(self, value: float | None = None) -> Temperature:
         log_prior, change = self.mixture_.log_class_prior.cpu(), None
         if self.training_prior_ is not None:
@@ -140,19 +133,13 @@ class DensityClassifier(Classifier, DensityEstimator):
         return Temperature(value, change, noise, log_prior if noise > 0 else None)
 
     def _graph(self) -> Any:
-        members = [
-            class_scores(
-                GaussianScores(member.mixture, member.warp),
-                member.mixture.class_sizes,
-                self._temperature(member.temperature),
-                missingness=None if self.further_members_ else self.missingness_,
-            )
-            for member in self.members_
-        ]
-        if len(members) == 1:
-            return classifier_graph(members[0])
-        weights = [member.weight for member in self.members_]
-        return average_graph(members, weights, self._temperature(self.average_temperature_), self.missingness_)
+        groups = self._groups
+        alone = self.missingness_ if len(groups) == 1 else None
+        scored = [class_scores(group, self._temperature(group.temperature), alone) for group in groups]
+        if len(groups) == 1:
+            return classifier_graph(scored[0])
+        weights = [group.weight for group in groups]
+        return average_graph(scored, weights, self._temperature(self.average_temperature_), self.missingness_)
 
     @by_parts("class")
     def predict_joint_log_proba(self, X: Any) -> Any:
@@ -167,8 +154,8 @@ class DensityClassifier(Classifier, DensityEstimator):
         -------
         joint_log_density : ndarray of shape (n_samples, n_classes)
         """
-        scores = self._scores()
-        return map_log_joints(self, X, lambda log_joint: scores(log_joint).T, density=True)
+        first = self._groups[0]
+        return map_log_joints(self, X, lambda log_joint: log_joint_of_classes(log_joint, first).T, density=True)
 
     def sample(self, n_samples: int = 1, class_label: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Draw samples and their labels, from all classes or from one.
@@ -282,6 +269,18 @@ class DensityClassifier(Classifier, DensityEstimator):
         import pandas as pd
 
         return pd.Series(importances, index=feature_names(self), name="importance")
+
+
+def log_joint_of_classes(log_joint: Tensor, group: MemberGroup) -> Tensor:
+    """log p(x, c) of the classes, (C, n), from log joints (K, n).
+
+    Of several members: the logarithm of the average posterior, and log p(x) of the average, added.
+    """
+    scores = class_log_joint(log_joint, group.sizes)
+    if group.n_members == 1:
+        return scores
+    posteriors = scores.unflatten(0, (-1, group.n_members)).log_softmax(0)
+    return posteriors.logsumexp(1) - math.log(group.n_members) + log_joint.logsumexp(0)
 
 
 def explain_samples(

@@ -503,23 +503,19 @@ def map_log_joints(
     X: Any,
     compute: Callable[[Tensor], Tensor],
     density: bool = False,
-    finish: Callable[[Tensor, Rows], Tensor] | None = None,
 ) -> Any:
     """compute(log joints (K, n)) -> (n, ...) over the rows of X, returned in the format of X.
 
     Log densities refer to the original features, also if the mixture is fitted to transformed features (warp).
-    finish(values, rows) -> (n, ...), if given, is applied to the result.
     """
     rows = read_as_fitted(model, X)
     source, limit = rows.source(), checks.memory_limit(model.memory_limit)
     with computing():
-        final = finish is None and not (density and rows.warp is not None)
+        final = not (density and rows.warp is not None)
         dtype = rows.dtype if rows.as_tensor and final else None
         values = map_rows(model.mixture_, source, compute, limit, dtype=dtype)
         if density and rows.warp is not None:
             values = values + rows.log_slopes().reshape(-1, *[1] * (values.ndim - 1))
-        if finish is not None:
-            values = finish(values, rows)
     return rows.answer(values)
 
 

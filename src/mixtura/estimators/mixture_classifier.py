@@ -29,7 +29,7 @@ from mixtura.estimators.rows import as_array
 from mixtura.estimators.scikit_learn import classifier_from_sklearn, classifier_to_sklearn
 from mixtura.estimators.training import Settings, continues, fit_classifier, make_settings
 from mixtura.files.registry import storable
-from mixtura.model.mixture import Member
+from mixtura.model.mixture import MemberGroup
 from mixtura.model.transforms import Warp
 from mixtura.objectives import OBJECTIVES
 from mixtura.roles import MixtureSolver, Objective, Structure
@@ -130,7 +130,7 @@ class MixtureClassifier(DensityClassifier):
     mixture_ : Mixture
         The components of all classes, of the best member. So are all attributes and methods that are not about classes:
         `responsibilities`, `score_samples`, `sample`, `impute`, `bic`, outliers.
-    members_ : list of Member
+    members_ : list of MemberGroup
         The models whose class probabilities are averaged, each with its transform and its temperature, the best first.
     average_temperature_ : float
         The temperature of the average.
@@ -345,7 +345,7 @@ def make_classifier_settings(model: MixtureClassifier, chosen: Any = None, label
 
 
 def _of_member(
-    settings: Settings, chosen: MixtureClassifier, member: Member, what: Mapping[str, Any], labels: Any
+    settings: Settings, chosen: MixtureClassifier, member: MemberGroup, what: Mapping[str, Any], labels: Any
 ) -> Settings:
     """The settings of a member of a fitted model, to continue it or to fit it to other samples."""
     if is_auto(chosen.n_components):

@@ -39,7 +39,7 @@ from mixtura.init.description import Description, describe
 from mixtura.init.transforms import fit_warp, recode
 from mixtura.inspection.outliers import left_out, outlier_scores, reference_of
 from mixtura.model.missingness import Missingness, estimate_missingness
-from mixtura.model.mixture import Member, Mixture
+from mixtura.model.mixture import MemberGroup, Mixture
 from mixtura.model.transforms import Recoding, Warp
 from mixtura.roles import ConjugatePrior, MixtureSolver, Objective, Prior, Structure, is_smooth
 from mixtura.selection.splits import renumbered
@@ -352,7 +352,7 @@ def keep(
     estimator.classes_ = data.classes
     estimator.class_prior_ = result.mixture.log_class_prior.exp().cpu().numpy()
     estimator.further_members_ = tuple(
-        Member(bring_home(other.mixture, data), bring_home(own.warp, data), own.temperature, own.weight)
+        MemberGroup(bring_home(other.mixture, data), bring_home(own.warp, data), own.temperature, own.weight)
         for own, other in zip(chosen.tasks[1:], results[1:], strict=False)  # the best alone after an interruption
     )
     estimator.average_temperature_ = chosen.average_temperature if estimator.further_members_ else 1.0

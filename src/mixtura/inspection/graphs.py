@@ -18,7 +18,7 @@ from torch.nn.functional import softplus
 
 from mixtura.covariances.product import ProductCovariance
 from mixtura.model.missingness import Missingness
-from mixtura.model.mixture import Mixture
+from mixtura.model.mixture import MemberGroup, Mixture
 from mixtura.model.temperature import Temperature
 from mixtura.model.transforms import Recoding, Transform
 from mixtura.values.moments import DiagonalForm
@@ -151,36 +151,19 @@ def density_graph(scores: GaussianScores) -> FunctionGraph:
 ClassScores = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
-def class_scores(
-    scores: GaussianScores,
-    class_sizes: Sequence[int],
-    temperature: Temperature,
-    members: Sequence[Sequence[Sequence[int]]] | None = None,
-    missingness: Missingness | None = None,
-) -> ClassScores:
-    """The scores of a classifier as plain operations.
+def class_scores(group: MemberGroup, temperature: Temperature, missingness: Missingness | None = None) -> ClassScores:
+    """The scores of the classes by one mixture, or by several under one transform, as plain operations.
 
-    Parameters
-    ----------
-    scores : GaussianScores
-    class_sizes : sequence of int
-        Components of each class.
-    temperature : Temperature
-    members : sequence of sequence of int, optional
-        For averages of class probabilities: the numbers of the components of every class and member, flat.
-    missingness : Missingness, optional
-        What missing values tell about the classes.
+    `missingness` is what missing values tell about the classes.
     """
-    sizes, calibrated = list(class_sizes), calibration(temperature, missingness)
+    scores, sizes, n_members = GaussianScores(group.mixture, group.warp), group.sizes, group.n_members
+    calibrated = calibration(temperature, missingness)
 
     def scored(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         log_joint, slopes, share = scores(x)
-        if members is None:
-            values = torch.stack([log_sum(part) for part in log_joint.split(sizes, 1)], 1)  # (n, C)
-        else:
-            each = [[log_sum(log_joint[:, numbers]) for numbers in member] for member in members]
-            stacked = torch.stack([torch.stack(member, 1) for member in each], 1)  # (n, B, C)
-            posteriors = torch.softmax(stacked, 2).mean(1)
+        values = torch.stack([log_sum(part) for part in log_joint.split(sizes, 1)], 1)  # (n, C)
+        if n_members > 1:
+            posteriors = torch.softmax(values.unflatten(1, (-1, n_members)), 1).mean(2)
             values = posteriors.clamp_min(1e-300).log() + log_sum(log_joint).unsqueeze(1)
         return calibrated(values, share, x), log_sum(log_joint) + slopes, share
 

@@ -1,4 +1,4 @@
-"""A Gaussian mixture with classes, and the members of an average of class posteriors (averaged-posterior)."""
+"""A Gaussian mixture with classes, and groups of mixtures whose class posteriors are averaged (averaged-posterior)."""
 
 from __future__ import annotations
 
@@ -127,6 +127,11 @@ class Mixture:
             torch.zeros_like(self.class_of[components]),
         )
 
+    def part(self, components: Tensor) -> Mixture:
+        """Select components, with their classes and weights as they are."""
+        covariance = self.covariance.select(components).compacted()
+        return Mixture(self.log_weights[components], self.means[components], covariance, self.class_of[components])
+
     def log_joint(self, rows: Tensor) -> Tensor:
         """Log joints of rows on the exact path; NaN is a missing value: (n, D) -> (n, K)."""
         observed = ~rows.isnan()
@@ -191,27 +196,57 @@ class Mixture:
         return copy
 
 
-@storable("member", check=lambda member: member.check())
+@storable("member", check=lambda group: group.check())
 @dataclass(frozen=True)
-class Member:
-    """A mixture of features under a transform of its own, whose class posteriors are averaged with those of others.
+class MemberGroup:
+    """One mixture or several (members) under one transform, whose class posteriors are averaged.
+
+    Class posteriors of several groups, each with its transform, are averaged too.
 
     Parameters
     ----------
     mixture : Mixture
-        The mixture of the transformed features.
+        The mixture of the transformed features; of several members all components as one mixture.
     warp : Warp, Recoding or None, default=None
         The transform of the features.
     temperature : float, default=1.0
-        The temperature of its class posteriors.
+        The temperature of the class posteriors.
     weight : float, default=1.0
-        Weight of its class posteriors in the average, that of the first member being 1.
+        Weight of the class posteriors in the average of the groups, that of the first group being 1.
+    member_of : Tensor of shape (K,), optional
+        The member of each component, sorted within a class; None if there is one member.
     """
 
     mixture: Mixture
     warp: Transform | None = None
     temperature: float = 1.0
     weight: float = 1.0
+    member_of: Tensor | None = None
+
+    @cached_property
+    def n_members(self) -> int:
+        return 1 if self.member_of is None else int(self.member_of.max()) + 1
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Number of components of each class and member, those of a class together."""
+        if self.member_of is None:
+            return self.mixture.class_sizes
+        return self._owners.bincount().tolist()
+
+    @property
+    def _owners(self) -> Tensor:
+        """The number of the class and member of each component, (K,)."""
+        assert self.member_of is not None
+        return self.mixture.class_of * self.n_members + self.member_of.to(self.mixture.class_of)
+
+    @property
+    def members(self) -> list[Mixture]:
+        """Every member by itself."""
+        if self.member_of is None:
+            return [self.mixture]
+        parts = [self.mixture.part((self.member_of == b).nonzero()[:, 0]) for b in range(self.n_members)]
+        return [replace(part, log_weights=part.log_weights - part.log_weights.logsumexp(0)) for part in parts]
 
     @property
     def n_inputs(self) -> int:
@@ -223,14 +258,20 @@ class Member:
         """Free parameters of the mixture and of the transform."""
         return self.mixture.n_parameters + (0 if self.warp is None else self.warp.n_parameters)
 
-    def to(self, device: torch.device | str) -> Member:
-        """Copy the member to a device."""
+    def to(self, device: torch.device | str) -> MemberGroup:
+        """Copy the group to a device."""
         warp = None if self.warp is None else self.warp.to(device)
         return replace(self, mixture=self.mixture.to(device), warp=warp)
 
     def check(self) -> None:
-        """Raise a ValueError unless the transform has as many features as the mixture."""
+        """Raise a ValueError unless the transform and the members fit the mixture."""
         checks.positive("temperature", self.temperature)
         checks.positive("weight", self.weight)
-        n_features = self.mixture.n_features
+        mixture, n_features = self.mixture, self.mixture.n_features
         checks.same_size("warp", n_features if self.warp is None else self.warp.n_outputs, n_features)
+        if self.member_of is not None:
+            checks.positions("member_of", self.member_of, mixture.n_components)
+            checks.same_size("member_of", len(self.member_of), mixture.n_components)
+            checks.same_size("member_of", len(self._owners.unique()), mixture.n_classes * self.n_members)
+            if not bool((self._owners.diff() >= 0).all()):
+                raise ValueError("member_of is not sorted within each class")

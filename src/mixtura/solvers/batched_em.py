@@ -97,19 +97,14 @@ class Stack:
 
     def member(self, b: int) -> Mixture:
         """One of the mixtures."""
-        return self._chosen((self.member_of == b).nonzero()[:, 0])
+        return self.mixture.part((self.member_of == b).nonzero()[:, 0])
 
     def members(self, kept: Sequence[int]) -> Stack:
         """Some of the mixtures, as one."""
         numbers = torch.full((self.n_members,), -1, device=self.member_of.device)
         numbers[list(kept)] = torch.arange(len(kept), device=numbers.device)
         chosen = (numbers[self.member_of] >= 0).nonzero()[:, 0]
-        return Stack(self.structure, self._chosen(chosen), numbers[self.member_of[chosen]], len(kept))
-
-    def _chosen(self, chosen: Tensor) -> Mixture:
-        whole = self.mixture
-        covariance = whole.covariance.select(chosen).compacted()
-        return Mixture(whole.log_weights[chosen], whole.means[chosen], covariance, whole.class_of[chosen])
+        return Stack(self.structure, self.mixture.part(chosen), numbers[self.member_of[chosen]], len(kept))
 
     def normalised(self, mixture: Mixture, class_prior: Tensor | None) -> Mixture:
         """Normalise the weights to sum to one in every member, or to the given class probabilities in its classes."""
