@@ -219,6 +219,7 @@ def page(rows: list[Row]) -> str:
         codes = sorted({row["code"] for row in of_part if row["classifier"] == OURS})
         lines += [f"## {part.capitalize()} sets", "", USES[part], ""]
         lines += [f"{n_sets}{listed} sets, at most {folds} of 5 folds. Code of the mixtures: {', '.join(codes)}.", ""]
+        lines += not_run(of_part)
         lines += [circumstances(), ""] if part == "evaluation" else []
         for condition in defaults.CONDITIONS:
             chosen = [row for row in of_part if row["condition"] == condition]
@@ -230,6 +231,18 @@ def page(rows: list[Row]) -> str:
         lines += [f"### {part.capitalize()}, set by set", "", "Error and log-loss without removed values.", ""]
         lines += [*by_set(complete), ""]
     return "\n".join(lines)
+
+
+def not_run(rows: list[Row]) -> list[str]:
+    """A paragraph on the classifiers and conditions of the benchmark without results."""
+    names = {row["classifier"] for row in rows}
+    conditions = {row["condition"] for row in rows if row["classifier"] != OURS}
+    lacking = {
+        "classifiers": [name.replace(IMPUTED, " (imputed)") for name in CLASSIFIERS if name not in names],
+        "conditions": [condition for condition in defaults.CONDITIONS if condition not in conditions],
+    }
+    words = [f"{what}: {', '.join(own)}" for what, own in lacking.items() if own]
+    return [f"Not run, {'; '.join(words)}.", ""] if words else []
 
 
 def compare_versions(new: list[Row], old: list[Row], code: str) -> list[str]:

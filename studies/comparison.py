@@ -230,11 +230,13 @@ def readings(folder: Path) -> str:
         runs = {c: [r["test"] for r in records if (r["data"], r["method"]) == (name, m)] for c, m in columns.items()}
         figures = [f"{column} {np.mean(errors):.1f}" for column, errors in runs.items() if errors]
         parts += [f"{words}: {', '.join(figures)}"] if figures else []
+    table = published()["KJO03 table 3, test error"]
+    paper = dict(zip(table["columns"], table["rows"]["vowels"], strict=True))
     return (
         "The row vowels has the 1199 of 1520 vowels that carry no asterisk (all listeners identified them), 599 to "
         "train, as many as in the paper, which does not describe them. Errors of earlier readings had been seen when "
         "this one was found, in %: "
-        f"{'; '.join(parts)} (published: DGMM 18.7, GMM 21.7, SVM 20.3, RVM 18.83)."
+        f"{'; '.join(parts)} (published: {', '.join(f'{column} {paper[column]:g}' for column in columns)})."
     )
 
 
