@@ -49,8 +49,9 @@ UNKNOWN = {
     "development": """**Not known.** {n_others} evaluation sets, set apart before any further rule is chosen, have not
 been run. Rules of the default were chosen on the development sets, the average of models among them by this fold: these
 figures are optimistic. """,
-    "evaluation": """**Not known.** No rule was chosen on these sets, and the default was run on them once, when it was
-done. On the {n_others} development sets, on which its rules were chosen, it has {others}. """,
+    "evaluation": """**Limits.** No rule was chosen on these sets, and the default was run on them once, when it was
+done. They are small tables from packages; standard errors are over such sets. On the {n_others} development sets, on
+which its rules were chosen, it has {others}. The page of all figures says what was not run. """,
 }
 PRETRAINED = """Pretrained models such as TabPFN are not compared: their weights are in no package registry.
 [Earlier figures](benchmarks/results/earlier_defaults.md) are of 41 sets, of which 27 are nine of our own
@@ -118,25 +119,24 @@ def better_form(rows: list[Row], name: str) -> str:
 
 
 def shown(rows: list[Row]) -> str:
-    """Verdicts at two standard errors, by log-loss."""
-    clauses = []
-    for condition, title in CONDITIONS.items():
-        verdicts: dict[str, list[str]] = {"better than": [], "not distinguishable from": [], "worse than": []}
-        for name in others(of(rows, condition)):
-            form = better_form(of(rows, condition), name)
-            each = differences_of(of(rows, condition), OURS, form, "log-loss")
-            if len(each) >= FEWEST_SETS and not name.endswith(IMPUTED):
-                average, error = mean_and_error(each)
-                level = "better than" if average < 0 else "worse than"
-                level = level if abs(average) >= 2 * error else "not distinguishable from"
-                verdicts[level].append(name)
-        words = [f"{level} {', '.join(names)}" for level, names in verdicts.items() if names]
-        clauses += [f"{title}: {'; '.join(words)}"]
-    return (
-        "**Shown.** By log-loss, at two standard errors, the default is\n\n"
-        + "\n".join(f"- {c}" for c in clauses)
-        + "\n"
-    )
+    """Verdicts at two standard errors, by log-loss and by error."""
+    clauses = [
+        f"- {measure}, {title}: {verdicts(of(rows, condition), measure)}"
+        for measure in ("log-loss", "error")
+        for condition, title in CONDITIONS.items()
+    ]
+    return "**Shown.** At two standard errors the default is\n\n" + "\n".join(clauses) + "\n"
+
+
+def verdicts(rows: list[Row], measure: str) -> str:
+    names: dict[str, list[str]] = {"better than": [], "not distinguishable from": [], "worse than": []}
+    for name in others(rows):
+        each = differences_of(rows, OURS, better_form(rows, name), measure)
+        if len(each) >= FEWEST_SETS and not name.endswith(IMPUTED):
+            average, error = mean_and_error(each)
+            level = "better than" if average < 0 else "worse than"
+            names[level if abs(average) >= 2 * error else "not distinguishable from"].append(name)
+    return "; ".join(f"{level} {', '.join(own)}" for level, own in names.items() if own)
 
 
 def table(rows: list[Row]) -> list[str]:
