@@ -5,10 +5,13 @@ import pandas as pd
 import pytest
 import sklearn
 import torch
+from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, cross_validate
 
 from cases import assert_close
 from mixtura import (
+    AveragedMixture,
+    AveragedMixtureClassifier,
     DiscriminativeMixtureClassifier,
     GaussianMixture,
     HybridMixtureClassifier,
@@ -17,6 +20,8 @@ from mixtura import (
     RejectOption,
     SparseMixtureClassifier,
 )
+from mixtura.estimators import averaged
+from mixtura.estimators.averaged import draw_replicates
 from mixtura.estimators.refits import split_samples
 from mixtura.selection import splits
 from mixtura.selection.splits import Grouped, hold_outs, sample_of
@@ -146,6 +151,47 @@ def test_out_of_bag_replicates_draw_whole_groups():
     counts = counts_of("out_of_bag", 200, None, torch.Generator().manual_seed(0), torch.device("cpu"), cv)
     assert torch.equal(counts[::5].repeat_interleave(5, 0), counts)
     assert (counts[:, :-1].sum(0) == 200).all()
+
+
+@pytest.mark.parametrize("resampling", ["bootstrap", "subset"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        AveragedMixture(GaussianMixture("auto", criterion="held_out"), 3, random_state=0),
+        AveragedMixtureClassifier(MixtureClassifier(covariance_type="diag"), 3, random_state=0),
+    ],
+    ids=["density", "classifier"],
+)
+def test_replicates_of_averages_do_not_divide_groups(model, resampling, seen, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(averaged, "draw_replicates", lambda *args: drawn.append(draw_replicates(*args)) or drawn[-1])
+    clone(model).set_params(resampling=resampling).fit(X, Y, groups=NAMES)
+    check(seen)
+    (counts,) = drawn
+    assert torch.equal(counts[::5].repeat_interleave(5, 0), counts)
+    assert counts.shape == (200, 3)
+    assert (counts == 0).any(0).all()
+    if resampling == "bootstrap":
+        assert (counts.sum(0) == 200).all()
+
+
+def test_replicates_of_groups_have_all_classes_where_few_groups_do():
+    """A group belongs to the stratum of its rarest class; rows of weight zero are not drawn."""
+    random, groups = np.random.RandomState(0), torch.from_numpy(GROUPS)
+    strata = np.where(GROUPS < 2, np.arange(200) % 5 == 0, 0)  # two rows of class 1
+    weights = torch.ones(200).index_fill(0, torch.tensor([7, 199]), 0.0)
+    counts = draw_replicates("bootstrap", 50, 0.7, strata, weights, random, groups)
+    assert (counts[strata == 1].sum(0) == 2).all()
+    assert (counts[[7, 199]] == 0).all()
+    assert torch.equal(counts[5], counts[6])
+    with pytest.raises(ValueError, match="drew a replicate without a sample of some class"):
+        draw_replicates("bootstrap", 50, 0.7, np.array([0, 0, 1, 1, 1]), None, random, torch.tensor([0, 1, 1, 1, 1]))
+
+
+def test_groups_of_single_samples_are_no_groups():
+    model = AveragedMixtureClassifier(MixtureClassifier(1), 3, random_state=0)
+    plain, grouped = (clone(model).fit(X, Y, groups=groups).predict_proba(X) for groups in (None, np.arange(200)))
+    np.testing.assert_array_equal(plain, grouped)
 
 
 def test_weights_of_zero():

@@ -36,6 +36,7 @@ from mixtura.estimators.gaussian_mixture import (
     make_start,
     read_density,
 )
+from mixtura.estimators.labels import with_groups
 from mixtura.estimators.mixture_classifier import MixtureClassifier, make_classifier_search, make_classifier_settings
 from mixtura.estimators.parts import Data
 from mixtura.estimators.rows import Rows, adopt_features, is_batches, is_dask
@@ -70,6 +71,9 @@ class Averaged(DensityEstimator):
 
     _attributes: ClassVar = {"member_of_": Tensor}
     member_of_: Tensor
+    resampling: str
+    n_estimators: int
+    fraction: float
     _base: Any
 
     @property
@@ -93,6 +97,13 @@ class Averaged(DensityEstimator):
         return self._group.members
 
     mixtures_ = members_
+
+    def _draw_counts(self, strata: np.ndarray, weights: Tensor | None, random_state: Any, groups: Any) -> Tensor | None:
+        grouped = with_groups(None, groups, len(strata))
+        numbers = None if grouped is None else grouped.groups
+        return draw_replicates(
+            self.resampling, self.n_estimators, self.fraction, strata, weights, random_state, numbers
+        )
 
     def _selected_settings(self) -> dict[str, Any]:
         return select_base(self._base, self.search_, vars(self).get("classes_"))
@@ -135,25 +146,49 @@ def draw_replicates(
     strata: np.ndarray,
     weights: Tensor | None,
     random_state: np.random.RandomState,
+    groups: Tensor | None = None,
 ) -> Tensor | None:
     """The count of each row in the replicate of each member, (n, B), stratified; None: once each.
 
-    Rows of weight zero are in no stratum.
+    Rows of weight zero are in no stratum. Groups of rows, (n,), are drawn as a whole, each in the stratum of its rarest
+    class.
     """
     if resampling == "none":
         return None
-    counts = np.zeros((len(strata), n_members), np.int16)
     present = np.ones(len(strata), bool) if weights is None else weights.cpu().numpy() > 0
-    for stratum in np.unique(strata[present]):
-        rows = np.flatnonzero(present & (strata == stratum))
+    rows, counts = np.flatnonzero(present), np.zeros((len(strata), n_members), np.int16)
+    unit_of, units = np.arange(len(rows)), strata[rows]  # what is drawn: its number for every row, and the strata
+    if groups is not None:
+        unit_of = np.unique(groups.numpy()[rows], return_inverse=True)[1]
+        units = _rarest(strata[rows], unit_of)
+    times = np.zeros((len(units), n_members), np.int16)
+    for stratum in np.unique(units):
+        own = np.flatnonzero(units == stratum)
         for b in range(n_members):
             if resampling == "bootstrap":
-                drawn = random_state.randint(len(rows), size=len(rows))
-                counts[rows, b] = np.bincount(drawn, minlength=len(rows))
+                drawn = random_state.randint(len(own), size=len(own))
+                times[own, b] = np.bincount(drawn, minlength=len(own))
             else:
-                size = max(1, round(float(fraction) * len(rows)))
-                counts[random_state.choice(rows, size, replace=False), b] = 1
+                times[random_state.choice(own, max(1, round(float(fraction) * len(own))), replace=False), b] = 1
+    counts[rows] = times[unit_of]
+    for stratum in np.unique(strata[rows]) if groups is not None else ():
+        if not (counts[strata == stratum] > 0).any(0).all():
+            raise ValueError(
+                f"resampling={resampling!r} of groups drew a replicate without a sample of some class, since few "
+                "groups have it. Use resampling='none', or leave groups out."
+            )
     return torch.from_numpy(counts)
+
+
+def _rarest(strata: np.ndarray, unit_of: np.ndarray) -> np.ndarray:
+    """The stratum of every unit of rows, that of its rarest class; unlabeled rows (-1) count last."""
+    values, codes, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+    order = np.argsort(np.where(values < 0, len(strata) + 1, sizes), kind="stable")
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    rarest = np.full(unit_of.max() + 1, len(order))
+    np.minimum.at(rarest, unit_of, ranks[codes])
+    return values[order[rarest]]
 
 
 def train_members(
@@ -293,7 +328,7 @@ class AveragedMixture(DensityMixin, Averaged):
         return usual if self.estimator is None else self.estimator
 
     @fitting
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixture:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> AveragedMixture:
         """Fit all members.
 
         Parameters
@@ -304,6 +339,8 @@ class AveragedMixture(DensityMixin, Averaged):
             Ignored.
         sample_weight : array-like of shape (n_samples,), optional
             Non-negative sample weights.
+        groups : array-like of shape (n_samples,), optional
+            The group of each sample, such as a patient: replicates and folds do not divide a group.
 
         Returns
         -------
@@ -311,14 +348,13 @@ class AveragedMixture(DensityMixin, Averaged):
         """
         base = prepare_base(type(self).__name__, self._base, X)
         settings = make_density_settings(base)
-        data = read_density(base, X, sample_weight)
+        data = read_density(base, X, sample_weight, groups)
         rows, weights = data.rows, data.weights
         assert rows is not None
         adopt_features(self, base)
         self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
-        strata = np.zeros(len(rows), np.int64)
-        counts = draw_replicates(self.resampling, self.n_estimators, self.fraction, strata, weights, random_state)
+        counts = self._draw_counts(np.zeros(len(rows), np.int64), weights, random_state, groups)
         with computing(), recorded(self, training=data.source):
             task = make_task(base, data, settings)
             chosen = select(base, make_density_search(base, random_state), task)
@@ -575,7 +611,7 @@ class AveragedMixtureClassifier(Averaged, DensityClassifier):
         return [self._group] if self.combine == "posterior" else super()._groups
 
     @fitting
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> AveragedMixtureClassifier:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> AveragedMixtureClassifier:
         """Fit all members.
 
         Parameters
@@ -586,6 +622,8 @@ class AveragedMixtureClassifier(Averaged, DensityClassifier):
             Labels or soft labels.
         sample_weight : array-like of shape (n_samples,), optional
             Non-negative sample weights.
+        groups : array-like of shape (n_samples,), optional
+            The group of each sample, such as a patient: replicates and folds do not divide a group.
 
         Returns
         -------
@@ -598,15 +636,14 @@ class AveragedMixtureClassifier(Averaged, DensityClassifier):
                 "The members of AveragedMixtureClassifier take no account of which values are missing; got "
                 "missing='informative'. Set missing='ignorable', or use MixtureClassifier by itself."
             )
-        data = read_training(base, settings, X, y, sample_weight)
+        data = read_training(base, settings, X, y, sample_weight, groups)
         rows, labels, weights = data.rows, data.labels, data.weights
         assert rows is not None
         assert labels is not None
         adopt_features(self, base)
         self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
-        strata = _strata(labels)
-        counts = draw_replicates(self.resampling, self.n_estimators, self.fraction, strata, weights, random_state)
+        counts = self._draw_counts(_strata(labels), weights, random_state, groups)
         with computing(), recorded(self, training=data.source):
             settings = replace(settings, generator=_next_generator(random_state), missing="ignorable")
             chosen = select(base, search, make_task(base, data, settings))
