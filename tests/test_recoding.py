@@ -12,6 +12,7 @@ from mixtura.covariances.product import estimate_strength
 from mixtura.engine.sources import TensorSource
 from mixtura.init.transforms import MOST_INDICATORS, N_FOLDS, recode, with_frequencies
 from mixtura.model.transforms import Recoding, Warp
+from mixtura.selection.automatic import NUMBERS_TRADEOFF
 from test_bad_input import refused
 from test_categorical import mixed_samples, slow_log_joint
 
@@ -166,3 +167,25 @@ def test_ordered_categories_keep_their_order():
     assert model.encoding_.categories[-1].tolist() == names
     assert model.encoding_.ordered == (2,)
     assert_allclose(model.warp_.tables[2], [[0.0], [0.5], [1.0]])
+
+
+def wavy_samples(n_samples, seed):
+    """Log-odds of both kinds of features, whose categories depend on each other."""
+    rng = np.random.default_rng(seed)
+    hidden, X = rng.normal(size=n_samples), {"x": rng.normal(size=n_samples)}
+    log_odds = 2 * X["x"] ** 2 - 2
+    for j in range(5):
+        codes = np.clip(np.round(3 + 1.5 * hidden + rng.normal(size=n_samples)), 0, 7).astype(int)
+        log_odds += 1.6 * (-1) ** j * np.cos(1.3 * codes + j)
+        X[f"c{j}"] = np.array(list("abcdefgh"))[codes]
+    return pd.DataFrame(X), (rng.random(n_samples) < 1 / (1 + np.exp(-log_odds))).astype(int)
+
+
+def test_numbers_are_trained_on_by_the_posteriors():
+    """Indicators of categories that depend on each other have no density worth keeping; the boundary is simple."""
+    (X, y), (test, labels) = wavy_samples(1000, 0), wavy_samples(5000, 1)
+    model = MixtureClassifier(random_state=0).fit(X, y)
+    what = [candidate.what for candidate in model.search_.members]
+    assert [(each["categories"], each["tradeoff"]) for each in what[1:]] == [("numbers", NUMBERS_TRADEOFF)]
+    alone = MixtureClassifier(average=1, random_state=0).fit(X, y)
+    assert log_loss(labels, model.predict_proba(test)) < 0.88 * log_loss(labels, alone.predict_proba(test))

@@ -66,7 +66,7 @@ class CandidateOrder:
 
     # ---- hybrid training ----
 
-    def try_trained_on(self, larger: list[tuple[str, Structure, int]]) -> None:
+    def try_trained_on(self, larger: list[tuple[str, Structure, int]], tradeoff: float = TRADEOFF) -> None:
         """Train these structures on, with as many components per class, features as in the best candidate so far."""
         comparison = self.comparison
         recoded = comparison.recoding is not None
@@ -79,7 +79,7 @@ class CandidateOrder:
             settings = replace(settings, n_components=comparison.components(level, structure))
             candidate = replace(settings, prior=self._priors(settings, level, settings.transformed)[0])
             if comparison.trainable(candidate):
-                self.search.try_together(partial(comparison.train_on, candidate, TRADEOFF))
+                self.search.try_together(partial(comparison.train_on, candidate, tradeoff))
 
     # ---- one Gaussian per class ----
 
