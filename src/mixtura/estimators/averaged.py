@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +27,6 @@ from mixtura.estimators.estimator import (
     RandomState,
     check_fitted,
     fitting,
-    recorded,
     with_constructor,
 )
 from mixtura.estimators.gaussian_mixture import (
@@ -42,13 +42,12 @@ from mixtura.estimators.parts import Data
 from mixtura.estimators.rows import Rows, adopt_features, is_batches, is_dask
 from mixtura.estimators.training import (
     bring_home,
+    fit_data,
     keep_outlier_scores,
     keep_unobserved,
     make_generator,
-    make_task,
     raise_interruption,
     read_training,
-    select,
     warn_of_repairs,
 )
 from mixtura.files.codec import arguments_of
@@ -191,39 +190,56 @@ def _rarest(strata: np.ndarray, unit_of: np.ndarray) -> np.ndarray:
     return values[order[rarest]]
 
 
-def train_members(
-    n_members: int, task: Task, members: Sequence[MemberFit], rows: Source, solver: EM
-) -> list[FitResult]:
-    """The best fit of every member of an average; its fits are consecutive."""
-    results = run_together(task.em_structure, members, rows, task.max_iter, task.tol, solver)
+# The fits of a member from all of its starts, for its own samples and the column of their counts.
+Begin = Callable[[Task, Rows, Source, int], list[MemberFit]]
+
+
+def train_members(data: Data, counts: Tensor | None, n_members: int, begin: Begin, chosen: Selected) -> list[FitResult]:
+    """The best fit of every member of an average of the selected model."""
+    for result in chosen.results:
+        raise_interruption(result)
+    task, labels, weights = chosen.task, data.labels, data.weights
+    assert data.rows is not None
+    rows = replace(data.rows, warp=task.warp)
+    known = (None, None) if labels is None else (labels.numbers, labels.shares)
+    members: list[MemberFit] = []
+    for b in range(n_members):
+        own = None if counts is None else counts[:, b]
+        members += begin(task, *replicate_of(rows, *known, weights, own), b)
+    every, solver = rows.source(*known, weights, counts), EM(strict=labels is None and task.prior is None)
+    results = run_together(task.em_structure, members, every, task.max_iter, task.tol, solver)
     n_starts = len(members) // n_members
     groups = [results[b : b + n_starts] for b in range(0, len(results), n_starts)]
-    return [max(group, key=lambda result: result.objective) for group in groups]
+    best = [max(group, key=lambda result: result.objective) for group in groups]
+    return [replace(result, mixture=task.convert(result.mixture)) for result in best]
 
 
-def keep_members(model: DensityEstimator, results: Sequence[FitResult], task: Task, data: Data) -> None:
-    """Store the members and their average."""
-    mixtures = [bring_home(result.mixture, data) for result in results]
+def keep_members(model: DensityEstimator, data: Data, chosen: Selected, results: Sequence[FitResult]) -> None:
+    """Store the members and their average, with warnings; raise KeyboardInterrupt after an interruption."""
+    task, mixtures = chosen.task, [bring_home(result.mixture, data) for result in results]
+    if chosen.table is not None:
+        model.search_ = chosen.table
+    keep_unobserved(model, task.description)
     stack = Stack.of(task.structure, mixtures)
     vars(model)["member_of_"] = stack.member_of
     log_weights = stack.mixture.log_weights - math.log(len(results))
     average = replace(stack.mixture, log_weights=log_weights)
     model.mixture_ = as_loaded(average)
+    if isinstance(model, DensityClassifier):
+        assert data.classes is not None
+        model.classes_, model.warp_ = data.classes, bring_home(task.warp, data)
+        model.class_prior_ = model.mixture_.log_class_prior.exp().cpu().numpy()
     keep_outlier_scores(model, Selected((task,)), average)
     model.n_iter_ = max(len(result.history) for result in results)
     model.converged_ = all(result.outcome is Outcome.CONVERGED for result in results)
     model.history_ = _mean_history([result.history for result in results])
-
-
-def judge_members(name: str, results: Sequence[FitResult], task: Task) -> None:
-    """Warn of repairs and of members that did not converge; raise KeyboardInterrupt after an interruption."""
     warn_of_repairs(tuple(dict.fromkeys(text for result in results for text in result.repairs)))
     for result in results:
         raise_interruption(result)
     slow = sum(result.outcome is Outcome.LIMIT for result in results)
     if slow and any(result.history for result in results):
         checks.warn(
-            f"{slow} of the {len(results)} members of {name} {Outcome.LIMIT.value} "
+            f"{slow} of the {len(results)} members of {type(model).__name__} {Outcome.LIMIT.value} "
             f"(max_iter={task.max_iter}, tol={task.tol}); increase max_iter or tol of the estimator.",
             ConvergenceWarning,
         )
@@ -355,34 +371,23 @@ class AveragedMixture(DensityMixin, Averaged):
         self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
         counts = self._draw_counts(np.zeros(len(rows), np.int64), weights, random_state, groups)
-        with computing(), recorded(self, training=data.source):
-            task = make_task(base, data, settings)
-            chosen = select(base, make_density_search(base, random_state), task)
-            for result in chosen.results:
-                raise_interruption(result)
-            task, begin_at = chosen.task, make_start(base, random_state)
-            members = []
-            for b in range(self.n_estimators):
-                seen, seen_source = replicate_of(rows, None, None, weights, None if counts is None else counts[:, b])
-                if len(seen) < task.n_components[0]:
-                    raise ValueError(
-                        f"resampling={self.resampling!r} drew {len(seen)} distinct samples for a member with "
-                        f"{task.n_components[0]} components. Use resampling='none', fewer components, or more "
-                        "samples."
-                    )
-                about = describe(seen_source, 1, torch.Generator().manual_seed(0))
-                part = replace(task, source=seen_source, description=about)
-                problem = replace(task.problem, source=seen_source)
-                for _ in range(settings.n_init):
-                    start = begin_at.draw(part, seen, problem)
-                    members.append(MemberFit(task.problem, start, float(about.class_weights.sum()), b))
-            all_rows = rows.source(weights=weights, counts=counts)
-            results = train_members(self.n_estimators, task, members, all_rows, EM(strict=task.prior is None))
-        if chosen.table is not None:
-            self.search_ = chosen.table
-        keep_unobserved(self, task.description)
-        keep_members(self, results, task, data)
-        judge_members(type(self).__name__, results, task)
+        search, start = make_density_search(base, random_state), make_start(base, random_state)
+
+        def begin(task: Task, seen: Rows, source: Source, column: int) -> list[MemberFit]:
+            if len(seen) < task.n_components[0]:
+                raise ValueError(
+                    f"resampling={self.resampling!r} drew {len(seen)} distinct samples for a member with "
+                    f"{task.n_components[0]} components. Use resampling='none', fewer components, or more samples."
+                )
+            description = describe(source, 1, torch.Generator().manual_seed(0))
+            part = replace(task, source=source, description=description)
+            problem, weight = replace(task.problem, source=source), float(description.class_weights.sum())
+            starts = [start.draw(part, seen, problem) for _ in range(settings.n_init)]
+            return [MemberFit(task.problem, mixture, weight, column) for mixture in starts]
+
+        training = partial(train_members, data, counts, self.n_estimators, begin)
+        chosen, results = fit_data(self, data, settings, search, base=base, training=training)
+        keep_members(self, data, chosen, results)
         if counts is not None:
             with computing():
                 limit = checks.memory_limit(self.memory_limit)
@@ -644,33 +649,20 @@ class AveragedMixtureClassifier(Averaged, DensityClassifier):
         self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
         counts = self._draw_counts(_strata(labels), weights, random_state, groups)
-        with computing(), recorded(self, training=data.source):
-            settings = replace(settings, generator=_next_generator(random_state), missing="ignorable")
-            chosen = select(base, search, make_task(base, data, settings))
-            for result in chosen.results:
-                raise_interruption(result)
-            task = chosen.task
-            self._check_solver(base, task)
-            rows, self.warp_ = replace(rows, warp=task.warp), bring_home(task.warp, data)
-            members = []
-            for b in range(self.n_estimators):
-                _, seen = replicate_of(
-                    rows, labels.numbers, labels.shares, weights, None if counts is None else counts[:, b]
-                )
-                for _ in range(settings.n_init):
-                    members.append(_start_member(task, seen, _next_generator(random_state), b))
-            all_rows = rows.source(labels.numbers, labels.shares, weights, counts)
-            results = train_members(self.n_estimators, task, members, all_rows, EM())
-            results = [replace(result, mixture=task.convert(result.mixture)) for result in results]
-        self.classes_ = labels.classes
-        if chosen.table is not None:
-            self.search_ = chosen.table
-        keep_unobserved(self, task.description)
-        keep_members(self, results, task, data)
-        self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
-        judge_members(type(self).__name__, results, task)
+        settings = replace(settings, generator=_next_generator(random_state), missing="ignorable")
+
+        def begin(task: Task, _: Rows, source: Source, column: int) -> list[MemberFit]:
+            generators = [_next_generator(random_state) for _ in range(settings.n_init)]
+            return [_start_member(task, source, generator, column) for generator in generators]
+
+        def training(chosen: Selected) -> list[FitResult]:
+            self._check_solver(base, chosen.task)
+            return train_members(data, counts, self.n_estimators, begin, chosen)
+
+        chosen, results = fit_data(self, data, settings, search, base=base, training=training)
+        keep_members(self, data, chosen, results)
         if counts is not None:
-            self._keep_unseen(rows, labels, counts, weights)
+            self._keep_unseen(replace(rows, warp=chosen.task.warp), labels, counts, weights)
         return self
 
     @property

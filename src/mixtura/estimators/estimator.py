@@ -314,16 +314,17 @@ def _settings(estimator: Any, samples: dict[str, Source | None]) -> dict[str, st
         name: digest(value) for name, value in arguments.items()
     }
     for word, source in samples.items():
-        settings |= digest_samples(source, "" if word == "training" else f"{word.replace('_', '-')} ")
+        if source is not None:
+            settings |= digest_samples(source, "" if word == "training" else f"{word.replace('_', '-')} ")
     if arguments.get("warm_start"):
         settings["last fit"] = digest(vars(estimator).get("mixture_"))
     return settings
 
 
-def digest_samples(source: Source | None, which: str = "") -> dict[str, str]:
+def digest_samples(source: Source, which: str = "") -> dict[str, str]:
     """Return digests of the samples of a source, of their labels and of their weights."""
     totals = {name: hashlib.blake2b(digest_size=12) for name in ("samples", "labels", "sample weights")}
-    for block in () if source is None else source.blocks():
+    for block in source.blocks():
         update_digest(totals["samples"], block.rows)
         update_digest(totals["labels"], block.labels if block.shares is None else block.shares)
         update_digest(totals["sample weights"], torch.ones(0) if block.weights is None else block.weights)

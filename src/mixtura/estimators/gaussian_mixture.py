@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import KW_ONLY, field, replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -21,7 +22,6 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.covariances import COVARIANCES, TiedCovariance
 from mixtura.engine.sources import Source
-from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import read_samples
 from mixtura.estimators.density_estimator import DensityEstimator, map_log_joints
 from mixtura.estimators.estimator import (
@@ -34,7 +34,6 @@ from mixtura.estimators.estimator import (
     check_fitted,
     declared,
     fitting,
-    recorded,
     with_constructor,
 )
 from mixtura.estimators.labels import with_groups
@@ -54,14 +53,13 @@ from mixtura.estimators.scikit_learn import Printer, ScikitLearnStart, mixture_f
 from mixtura.estimators.training import (
     Settings,
     bring_home,
+    fit_data,
     keep_history,
     keep_outlier_scores,
     keep_unobserved,
     make_generator,
     make_settings,
-    make_task,
     raise_interruption,
-    select,
     train,
     warn_of_prior,
     warn_of_repairs,
@@ -259,18 +257,16 @@ class GaussianMixture(DensityMixin, DensityEstimator):
     def _fit(self, settings: Settings, X: Any, sample_weight: Any, groups: Any = None) -> None:
         search, random_state = make_density_search(self), check_random_state(self.random_state)
         data = read_density(self, X, sample_weight, groups)
+        training = partial(self._train_like_scikit_learn, data, random_state) if search is None else train
         # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
         bar = search is not None or data.rows is None
-        with computing(), recorded(self, bar=bar, training=data.source):
-            task = make_task(self, data, settings)
-            chosen = select(self, search, task)
-            if search is None:
-                chosen = self._like_scikit_learn(chosen, data, random_state)
-            (result,) = train(chosen)
+        chosen, (result,) = fit_data(self, data, settings, search, training=training, bar=bar)
         keep_density(self, data, chosen, result)
 
-    def _like_scikit_learn(self, chosen: Selected, data: Data, random_state: np.random.RandomState) -> Selected:
-        """The task to be fitted from starts, and with output, as by scikit-learn's class."""
+    def _train_like_scikit_learn(
+        self, data: Data, random_state: np.random.RandomState, chosen: Selected
+    ) -> tuple[FitResult, ...]:
+        """Train from starts, and with output, as scikit-learn's class does."""
         task, begin_at, numbers = chosen.task, make_start(self, random_state), itertools.count()
         given = task.init if isinstance(task.init, Mixture) else None
         previous = -math.inf if given is None else self.lower_bound_
@@ -284,10 +280,10 @@ class GaussianMixture(DensityMixin, DensityEstimator):
             return result
 
         if task.max_iter > 0:
-            return replace(chosen, fit=fit_once)
+            return train(replace(chosen, fit=fit_once))
         # Without likelihoods to compare, scikit-learn keeps the last initialisation.
         last = replace(chosen, tasks=(replace(task, n_init=1),))
-        return replace(last, fit=lambda task: [fit_once(task) for _ in range(chosen.task.n_init)][-1])
+        return train(replace(last, fit=lambda task: [fit_once(task) for _ in range(chosen.task.n_init)][-1]))
 
     @available_if(learns_online)
     def partial_fit(

@@ -1,15 +1,17 @@
 """The one pipeline of all mixture estimators: read, describe, search, train, keep.
 
-data = read_training(estimator, settings, X, y, sample_weight)   # samples, classes, splits
-task = make_task(estimator, data, settings)                      # the model to fit, and how
-chosen = select(search, task)                                    # the task with selected settings
-keep(estimator, settings, data, chosen, train(chosen))           # fitted attributes and warnings
+data = read_training(estimator, settings, X, y, sample_weight)             # samples, classes, splits
+chosen, results = fit_data(estimator, data, settings, search)              # what follows, for all estimators:
+    task = make_task(estimator, data, settings)                            # the model to fit, and how
+    chosen = select(estimator, search, task)                               # the task with selected settings
+    results = train(chosen)                                                # fits to all samples
+keep(estimator, settings, data, chosen, results)                           # fitted attributes and warnings
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import zip_longest
@@ -116,14 +118,32 @@ def fit_classifier(
     data = read_training(estimator, settings, X, y, sample_weight, groups)
     if validation is not None:
         data = replace(data, held_out=read_validation(estimator, data, *validation))
-    with computing(), recorded(estimator, training=data.source, held_out=data.held_out):
-        task, *further = [make_task(estimator, data, own) for own in (settings, *settings.further)]
-        chosen = select(estimator, search, task)
+    chosen, results = fit_data(estimator, data, settings, search)
+    keep(estimator, settings, data, chosen, results)
+
+
+def fit_data(
+    estimator: DensityEstimator,
+    data: Data,
+    settings: Settings,
+    search: TaskSearch | None,
+    *,
+    base: DensityEstimator | None = None,
+    training: Callable[[Selected], Sequence[FitResult]] | None = None,
+    bar: bool = True,
+) -> tuple[Selected, Sequence[FitResult]]:
+    """The steps of every fit between reading and keeping: describe, search, train.
+
+    `base` is the estimator of the members of an average; `training` stands in place of `train`.
+    """
+    own = estimator if base is None else base
+    with computing(), recorded(estimator, bar=bar, training=data.source, held_out=data.held_out):
+        task, *further = [make_task(own, data, part) for part in (settings, *settings.further)]
+        chosen = select(own, search, task)
         if further:
             temperature = settings.average_temperature
             chosen = replace(chosen, tasks=(*chosen.tasks, *further), average_temperature=temperature)
-        results = train(chosen)
-    keep(estimator, settings, data, chosen, results)
+        return chosen, (training or train)(chosen)
 
 
 def read_training(
