@@ -452,6 +452,30 @@ class TestManySamples:
         assert_close(model.history_[0].objective, again.history_[-1].objective)
         assert model.n_iter_ == 1
 
+    @pytest.mark.parametrize("own_axes", [True, False])
+    def test_few_directions_of_every_class_are_compared_with_tied_covariances(self, rng, monkeypatch, own_axes):
+        """Trained on samples that are not held out; all rows train the model."""
+        monkeypatch.setattr("mixtura.selection.automatic.MOST_SCATTERED", 104**2)
+        monkeypatch.setattr("mixtura.selection.automatic.LARGEST_DENSE", 100)
+        for file in ("comparison", "automatic"):
+            monkeypatch.setattr(f"mixtura.selection.{file}.SELECTION_SAMPLES", 300)
+        y, axes = np.arange(900) % 3, rng.normal(size=(3, 2, 104))
+        X = 0.5 * rng.normal(size=(900, 104)) + 0.1 * rng.normal(size=(3, 104))[y]
+        X += np.einsum("nr,nrd->nd", rng.normal(size=(900, 2)), axes[y] if own_axes else axes[0 * y])
+        comparison = comparison_of(X, y, np.ones(900), monkeypatch)
+        held_out, others = comparison.rows.numpy(), next(comparison.others.blocks())
+        assert len(held_out) + len(others.rows) == 600
+        assert not (held_out[:, None] == others.rows.numpy()).all(2).any()
+        assert comparison.rows_apart == torch.bincount(others.labels).min()
+        model = MixtureClassifier(random_state=0, average=1, rank=2).fit(X, y)
+        assert [part.what["covariance_type"] for part in model.search_] == ["tied", "tied", "low_rank"]
+        assert model.search_.best.what["covariance_type"] == ("low_rank" if own_axes else "tied")
+        assert model.training_weight_ == 900
+        if own_axes:
+            again = MixtureClassifier(1, covariance_type="low_rank", rank=2, prior="default", random_state=0).fit(X, y)
+            assert_close(model.predict_joint_log_proba(X), again.predict_joint_log_proba(X), 0.02)
+            assert model.score(X, y) > 0.9
+
     @pytest.mark.parametrize("where", ["memory map", "half precision", "batches", "dask"])
     def test_rows_may_lie_anywhere(self, many, tmp_path, where):
         X, y = many[0].astype(np.float16 if where == "half precision" else np.float32), many[1]
@@ -501,10 +525,10 @@ def comparison_of(X, y, weights, monkeypatch):
             comparisons.append(self)
             raise StopIteration
 
-    monkeypatch.setattr("mixtura.selection.automatic.Comparison", FirstOnly)
-    with pytest.raises(StopIteration):
-        MixtureClassifier(random_state=0).fit(X, y, weights)
-    monkeypatch.undo()
+    with monkeypatch.context() as patches:
+        patches.setattr("mixtura.selection.automatic.Comparison", FirstOnly)
+        with pytest.raises(StopIteration):
+            MixtureClassifier(random_state=0).fit(X, y, weights)
     return comparisons[0]
 
 

@@ -327,7 +327,7 @@ class AutomaticSearch:
         once = task.n_numeric >= WIDE and is_auto(self.covariance_type)
         wide = once and self.time_budget is None
         whole = _suits_moments(task) if wide and is_auto(self.prior) else None
-        comparison = Comparison(task, once=once and _by_default(plain_cv(task.cv)), whole=whole)
+        comparison = Comparison(task, structures, once=once and _by_default(plain_cv(task.cv)), whole=whole)
         if not comparison.n_folds:  # no sample can be held out
             counts = [1] * task.n_classes
             prior = make_prior("default" if is_auto(self.prior) else self.prior, task.description, counts)

@@ -13,10 +13,18 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
+from mixtura.covariances import LowRank
 from mixtura.priors import Shrinkage
 from mixtura.roles import Structure
 from mixtura.selection.closed_forms import ShrinkagePath
-from mixtura.selection.comparison import MOST_NUMBERS, Candidate, CandidateFit, Comparison, has_own_matrices
+from mixtura.selection.comparison import (
+    ENOUGH_KEPT,
+    MOST_NUMBERS,
+    Candidate,
+    CandidateFit,
+    Comparison,
+    has_own_matrices,
+)
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.task import is_auto
 
@@ -106,6 +114,19 @@ class CandidateOrder:
         path, place = self._try_tied(kinds.get("tied"), transformed)
         if path is not None and "full" in kinds and self.comparison.whole != "tied":
             self._full(kinds["full"], path, place)
+        if self.comparison.rows_apart >= ENOUGH_KEPT and only is None:
+            self._low_rank()
+
+    def _low_rank(self) -> None:
+        """Try few directions of every class, where its matrices are too many for full covariances (class-moments).
+
+        Held-out log-loss by the default prior, and by 4, D / 10 and D / 2 samples of the expected variances: docstrings
+        0.947, 0.986, 0.970, 0.958 (tied 0.967), Fashion-MNIST 0.586, 1.598, 0.740, 0.614 (tied 0.585).
+        """
+        for name, structure in self.structures.items():
+            if isinstance(structure, LowRank):
+                candidate = Candidate(name, structure, (1,) * self.comparison.n_classes, "default")
+                self.search.try_one(partial(self.comparison.evaluate_apart, candidate))
 
     def _try_tied(self, settings: Candidate | None, transformed: bool) -> tuple[ShrinkagePath | None, int]:
         """Try tied covariances, where they are wanted; the best target, and the position of its best strength."""

@@ -7,7 +7,7 @@ averages of several of them (averaged-posterior).
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mixtura.covariances import Product
+from mixtura.covariances import LowRank, Product
 from mixtura.engine.passes import map_rows, moments_by_label, scatter_by_label, without_rows
 from mixtura.engine.sources import Block, BlockSource, TensorSource
 from mixtura.engine.threads import check_time
@@ -108,8 +108,10 @@ class _View:
 class Comparison:
     """The samples on which candidates are compared, and their folds."""
 
-    def __init__(self, task: Task, once: bool = False, whole: str | None = None):
+    def __init__(self, task: Task, structures: Mapping[str, Structure], once: bool = False, whole: str | None = None):
+        apart = whole == "tied" and any(isinstance(structure, LowRank) for structure in structures.values())
         most = SELECTION_SAMPLES if isinstance(plain_cv(task.cv), int) else None
+        most = 2 * SELECTION_SAMPLES if apart else most  # half of them may train a candidate
         self.rows, self.labels, self.shares, weights, cv = sample_of(task.source, task.generator, most, task.cv)
         self.task, self.n_classes = task, task.n_classes
         self.weights = torch.ones_like(self.rows[:, 0], dtype=torch.float64) if weights is None else weights.double()
@@ -118,8 +120,16 @@ class Comparison:
         self.whole, means = whole, task.description.class_means  # of all rows, whose samples are held out
         self.moments = moments_by_label(means, task.source) if whole == "full" else None
         self.sums = scatter_by_label(means, task.source) if whole == "tied" else None
+        # Samples in memory that are not held out, and their number in the class that has the fewest of them.
+        self.others, self.rows_apart = None, 0
         if whole:
-            strata = self._take(few_of_each_class(strata, self.weights, task.description.class_weights), strata)
+            chosen, class_weights = torch.zeros(len(strata), dtype=torch.bool), task.description.class_weights
+            half = slice(None, None, 2 if apart else 1)
+            chosen[half] = few_of_each_class(strata[half], self.weights[half], class_weights)
+            if apart:
+                self.others = self.source(self.rows, ~chosen.to(self.rows.device))
+                self.rows_apart = int(torch.bincount(strata[~chosen].clamp_min(0), minlength=self.n_classes).min())
+            strata = self._take(chosen, strata)
         self.groups = cv.groups if isinstance(cv, Grouped) else None  # (n,)
         cv = regroup(cv, 0.2) if once and _suffices_once(strata, self.n_classes) else cv
         folds = hold_outs(cv, self.labels, task.generator, shares=self.shares, weights=self.weights)
@@ -300,6 +310,16 @@ class Comparison:
         members = [self._member(candidate, view, number) for number in range(self.n_folds)]
         return _train(candidate.structure, members, self.source(view.rows, counts=self.kept.to(torch.int16)))
 
+    def evaluate_apart(self, candidate: Candidate) -> Trial[CandidateFit]:
+        """Train a candidate on samples that are not held out, where most are not in memory (class-moments)."""
+        assert self.others is not None
+        fold = describe(self.others, self.n_classes, self.task.generator)
+        clusters = cluster_classes(fold, candidate.n_components, "bisection", self.task.generator)
+        member = self._start(candidate, fold, clusters, self.task.description)
+        (fit,) = _train(candidate.structure, [member], self.others)
+        scores = self._combine(self._scores(candidate, [fit], self.rows[self.scored]))
+        return self.judge(candidate, scores, fit.n_parameters, fit)
+
     def folds(self, fit: CandidateFit) -> list[tuple[Mixture, TensorSource]]:
         """The fits of a candidate, trained again, with the samples that they have not seen."""
         candidate = fit.candidate
@@ -397,8 +417,13 @@ class Comparison:
         key = (candidate.transformed, number, counts)
         if key not in self._clusters:
             self._clusters[key] = cluster_classes(fold, counts, "bisection", self.task.generator)
-        clusters, prior = self._clusters[key], make_prior(candidate.prior, fold, counts)
-        problem = replace(self.task, description=view.every, prior=prior, objective=Joint(), class_prior=None).problem
+        return self._start(candidate, fold, self._clusters[key], view.every, number)
+
+    def _start(
+        self, candidate: Candidate, fold: Description, clusters: Clusters, every: Description, number: int = 0
+    ) -> MemberFit:
+        prior = make_prior(candidate.prior, fold, candidate.n_components)
+        problem = replace(self.task, description=every, prior=prior, objective=Joint(), class_prior=None).problem
         rough = mixture_of(clusters, candidate.structure, fold)
         return MemberFit(problem, first_update(rough, clusters.assigned, problem), fold.weight, number)
 
