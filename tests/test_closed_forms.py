@@ -194,7 +194,7 @@ class TestPath:
             for kind, prior in (("tied", Shrinkage(6.0, variances="pooled")), ("full", Shrinkage(3.0)))
         }
         encoding, structure = models["full"].encoding_, models["full"].mixture_.covariance.kind
-        rows = torch.from_numpy(encoding.encoded(X))
+        rows = torch.from_numpy(encoding.encode(X))
         split = Split(torch.from_numpy(kept), torch.from_numpy(~kept))
         parts = torch.eye(3, dtype=torch.float64)[torch.from_numpy(y)], torch.from_numpy(weights)
         source = TensorSource(rows[kept], torch.from_numpy(y[kept]), None, parts[1][kept])
