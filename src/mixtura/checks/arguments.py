@@ -8,14 +8,17 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Rule:
     """The values that an argument takes, in words, and the test of a value; `a | b` allows both."""
 
     words: str
-    holds: Callable[[Any], bool]
+    holds: Callable[[object], bool]
 
     def __or__(self, other: Rule) -> Rule:
         return Rule(self.words + other.words, lambda value: self.holds(value) or other.holds(value))
@@ -32,7 +35,7 @@ class Rule:
 def number(low: float, high: float, words: str, closed: str = "") -> Rule:
     """A finite number between two limits; those of `closed`, "low" and "high", are allowed too."""
 
-    def holds(value: Any) -> bool:
+    def holds(value: object) -> bool:
         if isinstance(value, bool) or not isinstance(value, Real):
             return False
         size = float(value)
@@ -56,9 +59,9 @@ def among(names: Iterable[str], also: str = "") -> Rule:
     return Rule(words, lambda value: isinstance(value, str) and value in options)
 
 
-def of_type(types: Any, words: str = "") -> Rule:
+def of_type(kind: type, words: str = "") -> Rule:
     """An object of one of these types."""
-    return Rule(words, lambda value: isinstance(value, types))
+    return Rule(words, lambda value: isinstance(value, kind))
 
 
 def kind_of_estimator(kind: type, words: str) -> Callable[[object], None]:
@@ -82,14 +85,14 @@ FRACTION = number(0, 1, "above 0 and below 1")
 PART = number(0, 1, "above 0 and at most 1", "high")
 
 
-def require(name: str, value: Any, rule: Rule) -> Any:
+def require(name: str, value: object, rule: Rule) -> Any:
     """The value of an argument, which must obey a rule."""
     if not rule.holds(value):
         raise ValueError(f"{name} must be {rule.words}; got {value!r}.")
     return value
 
 
-def check_arguments(values: Mapping[str, Any], rules: Mapping[str, Any]) -> None:
+def check_arguments(values: Mapping[str, object], rules: Mapping[str, Rule | Callable[..., object]]) -> None:
     """Check every argument that has a rule, or a function that raises an error."""
     for name, value in values.items():
         rule = rules.get(name)
@@ -97,6 +100,11 @@ def check_arguments(values: Mapping[str, Any], rules: Mapping[str, Any]) -> None
             require(name, value, rule)
         elif rule is not None:
             rule(value)
+
+
+def shape_of(values: object) -> tuple[int, ...]:
+    """The shape of what NumPy takes for an array."""
+    return np.shape(cast("npt.ArrayLike", values))
 
 
 class RepairWarning(UserWarning):
@@ -153,7 +161,7 @@ def switch(name: str, value: object) -> bool:
     return bool(require(name, value, SWITCH))
 
 
-def components_per_class(value: object, classes: Sequence[Any]) -> list[int]:
+def components_per_class(value: object, classes: Sequence[Hashable]) -> list[int]:
     """Number of components of each class, from an int or a dict class -> int."""
     if not isinstance(value, Mapping):
         return [count("n_components", value)] * len(classes)
@@ -167,11 +175,11 @@ def components_per_class(value: object, classes: Sequence[Any]) -> list[int]:
     return [count(f"n_components[{c!r}]", value[c]) for c in classes]
 
 
-def _listed(word: str, values: list[Any]) -> str:
+def _listed(word: str, values: list[Hashable]) -> str:
     return f"{word} are {values}" if values else ""
 
 
-def coefficient_prior(value: object, kinds: tuple[type, ...], solver: str, shared: bool, sparsity: Any) -> None:
+def coefficient_prior(value: object, kinds: tuple[type, ...], solver: str, shared: bool, sparsity: object) -> None:
     """Check the argument `prior` of log-linear mixtures."""
     if value is None or (isinstance(value, str) and value == "auto"):
         return
@@ -194,7 +202,7 @@ def coefficient_prior(value: object, kinds: tuple[type, ...], solver: str, share
                 raise ValueError(f"{reason}, so that prior={value!r} has no meaning; use {fix}, or Normal('zero').")
 
 
-def verbosity(value: Any) -> None:
+def verbosity(value: object) -> None:
     """Check `verbose`: a truth value or a level."""
     count("verbose", int(value) if isinstance(value, bool) else value, 0)
 
@@ -213,7 +221,16 @@ def rank(value: object, n_features: int) -> int | None:
     return int(value)
 
 
-def has_update(structure: Any) -> None:
+class WithUpdate(Protocol):
+    """A covariance structure, for errors about it."""
+
+    name: ClassVar[str]
+
+    @property
+    def has_update(self) -> bool: ...
+
+
+def has_update(structure: WithUpdate) -> None:
     """Check that EM can fit a covariance structure."""
     if not structure.has_update:
         raise ValueError(
@@ -222,12 +239,12 @@ def has_update(structure: Any) -> None:
         )
 
 
-def device(value: Any, required: bool = True) -> torch.device | None:
+def device(value: object, required: bool = True) -> torch.device | None:
     """Check that a torch device is available; None for None, or for a device that is absent and not required."""
     if value is None:
         return None
     try:
-        chosen = torch.device(value)
+        chosen = torch.device(cast("str", value))
     except (RuntimeError, TypeError) as error:
         raise ValueError(f'device must be None, "cpu", "cuda" or a torch.device; got {value!r}.') from error
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import types
 from numbers import Real
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -60,7 +61,7 @@ def positions(name: str, values: Tensor, n_places: int, lowest: int = 0) -> None
         raise ValueError(f"{name} are not from {lowest} to {n_places - 1}")
 
 
-def is_kind(name: str, value: object, kind: Any) -> None:
+def is_kind(name: str, value: object, kind: type | types.UnionType) -> None:
     """Raise a ValueError unless a fitted attribute is of a type."""
     if not isinstance(value, kind):
         raise ValueError(f"{name} is a {type(value).__name__}")
@@ -72,32 +73,44 @@ def same_size(name: str, size: int, expected: int) -> None:
         raise ValueError(f"{name} has size {size}, other parts have {expected}")
 
 
-def feature_names(estimator: Any) -> np.ndarray | None:
+def feature_names(estimator: object) -> np.ndarray | None:
     """The names of the columns that an estimator was fitted to, None if they had none."""
     return vars(estimator).get("feature_names_in_")
 
 
-def fitted_classes(name: str, labels: Any, model: Any) -> None:
+class WithClasses(Protocol):
+    """A fitted classifier."""
+
+    classes_: np.ndarray
+
+
+class WithFeatures(Protocol):
+    """A fitted estimator."""
+
+    n_features_in_: int
+
+
+def fitted_classes(name: str, labels: np.ndarray, model: object) -> None:
     """Check that labels are distinct."""
     is_kind(name, labels, np.ndarray)
     same_size(name, len(set(labels.tolist())) if labels.ndim == 1 else 0, labels.size)
 
 
-def fitted_prior(name: str, probabilities: Any, model: Any) -> None:
+def fitted_prior(name: str, probabilities: np.ndarray, model: WithClasses) -> None:
     """Check that there is one probability for each class."""
     numbers_of_classes(name, probabilities, model)
     if not bool((probabilities >= 0).all()) or abs(float(probabilities.sum()) - 1) > PROBABILITY_ERROR:
         raise ValueError(f"{name} is not one probability for each class")
 
 
-def numbers_of_classes(name: str, values: Any, model: Any) -> None:
+def numbers_of_classes(name: str, values: np.ndarray | None, model: WithClasses) -> None:
     """Check that there is one number for each class, if there are any."""
     if values is not None:
         is_kind(name, values, np.ndarray)
         numbers(name, torch.from_numpy(values), model.classes_.shape)
 
 
-def fitted_sets(name: str, reference: Any, model: Any) -> None:
+def fitted_sets(name: str, reference: np.ndarray | None, model: WithClasses) -> None:
     """Check numbers of classes and scores, (n, 2), if there are any."""
     if reference is not None:
         is_kind(name, reference, np.ndarray)
@@ -106,7 +119,7 @@ def fitted_sets(name: str, reference: Any, model: Any) -> None:
             raise ValueError(f"{name} has numbers of classes that the model does not have")
 
 
-def fitted_reference(name: str, scores: Any, model: Any) -> None:
+def fitted_reference(name: str, scores: np.ndarray | None, model: object) -> None:
     """Check the sorted outlier scores of held-out samples, and their doubts, if there are any."""
     if scores is not None:
         is_kind(name, scores, np.ndarray)
@@ -118,7 +131,7 @@ def fitted_reference(name: str, scores: Any, model: Any) -> None:
             raise ValueError(f"{name} is not sorted")
 
 
-def fitted_names(name: str, names: Any, model: Any) -> None:
+def fitted_names(name: str, names: np.ndarray | None, model: WithFeatures) -> None:
     """Check the names of the columns that an estimator was fitted to, if they had any."""
     if names is not None:
         is_kind(name, names, np.ndarray)
@@ -137,7 +150,7 @@ def concentration(value: object) -> float:
     return float(value)
 
 
-def scale_matrix(name: str, value: Any) -> Tensor:
+def scale_matrix(name: str, value: object) -> Tensor:
     """Check variances (D,) or a positive definite matrix (D, D); returned in double precision."""
     values = _numbers(name, value)
     if values.ndim not in (1, 2) or not values.numel() or (values.ndim == 2 and values.shape[0] != values.shape[1]):
@@ -163,7 +176,7 @@ def scale_matrix(name: str, value: Any) -> Tensor:
     return values
 
 
-def _numbers(name: str, value: Any) -> Tensor:
+def _numbers(name: str, value: object) -> Tensor:
     """Check that values are finite numbers; returned in double precision."""
     try:
         values = torch.as_tensor(value).detach().to(torch.float64)
@@ -178,7 +191,7 @@ def _shape(values: Tensor) -> tuple[int, ...]:
     return tuple(values.shape)
 
 
-def prior_mean(value: Any, variances: Tensor, mean_strength: float) -> Tensor | None:
+def prior_mean(value: object, variances: Tensor, mean_strength: float) -> Tensor | None:
     """Check a prior mean (D,) for all components, or (K, D) one for each; None if the means have no prior."""
     if value is None:
         if mean_strength > 0:
@@ -214,7 +227,16 @@ def wishart_count(count: float, alpha: float, n_features: int, eta: float) -> No
         )
 
 
-def prior_fits(pseudo: Any, n_features: int, n_components: int) -> None:
+class WithMean(Protocol):
+    """Pseudo-moments of a prior."""
+
+    @property
+    def mean(self) -> Tensor: ...
+    @property
+    def scatter(self) -> Tensor: ...
+
+
+def prior_fits(pseudo: WithMean, n_features: int, n_components: int) -> None:
     """Check that a prior has the numbers of features and components of the mixture."""
     sizes = pseudo.scatter.shape[-1], pseudo.mean.shape[-1]
     if sizes != (n_features, n_features):
@@ -227,7 +249,7 @@ def prior_fits(pseudo: Any, n_features: int, n_components: int) -> None:
         )
 
 
-def warp_parameters(locations: Any, scales: Any) -> tuple[Tensor, Tensor]:
+def warp_parameters(locations: object, scales: object) -> tuple[Tensor, Tensor]:
     """Check the location and scale of every feature; returned in double precision."""
     locations, scales = (torch.as_tensor(part, dtype=torch.float64) for part in (locations, scales))
     if locations.ndim != 1 or locations.shape != scales.shape:
@@ -346,7 +368,7 @@ def head_sizes(rows: Tensor, n_classes: int, n_features: int, n_classes_of_head:
         )
 
 
-def convertible_to_head(warp: Any, encoding: Any, name: str) -> None:
+def convertible_to_head(warp: object, encoding: object, name: str) -> None:
     """Check that a model describes the features as they are."""
     if warp is not None or encoding is not None:
         what = "transforms the features; fit it with warp=None" if encoding is None else "has categorical features"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.checks.arguments import one_of
+from mixtura.checks.arguments import one_of, shape_of
 
 
 def as_many_labels(labels: np.ndarray | Tensor, n_rows: int) -> None:
@@ -32,7 +32,7 @@ def distinct(labels: np.ndarray) -> np.ndarray:
         ) from error
 
 
-def known_labels(labels: Any, classes: np.ndarray, advice: str = "") -> np.ndarray:
+def known_labels(labels: object, classes: np.ndarray, advice: str = "") -> np.ndarray:
     """The number of the class of every label, in the order of classes."""
     values = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if values.ndim != 1:
@@ -44,7 +44,7 @@ def known_labels(labels: Any, classes: np.ndarray, advice: str = "") -> np.ndarr
     return numbers
 
 
-def strange_label(label: Any, classes: np.ndarray, advice: str = "") -> ValueError:
+def strange_label(label: object, classes: np.ndarray, advice: str = "") -> ValueError:
     """A label that is not a class; `advice` is what to do about it."""
     return ValueError(
         f"y holds {_plain(label)!r}, which is not a class of the model; the classes are {classes.tolist()}.{advice}"
@@ -124,13 +124,13 @@ def given_labels(y: object, name: str) -> None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
 
 
-def one_label(value: Any) -> None:
+def one_label(value: object) -> None:
     """Check the argument `unlabeled`."""
-    if np.ndim(value) != 0 or isinstance(value, Mapping | set):
+    if shape_of(value) != () or isinstance(value, Mapping | set):
         raise ValueError(f"unlabeled must be None, np.nan (missing labels) or one label; got {value!r}.")
 
 
-def enough_classes(classes: Sequence[Any] | np.ndarray, n_unlabeled: int, name: str, n_absent: int = 0) -> None:
+def enough_classes(classes: Sequence[Hashable] | np.ndarray, n_unlabeled: int, name: str, n_absent: int = 0) -> None:
     """Check that there are two classes among the samples of positive weight; `n_absent` others have weight zero."""
     if len(classes) == 0:
         raise ValueError(
@@ -148,7 +148,16 @@ def enough_classes(classes: Sequence[Any] | np.ndarray, n_unlabeled: int, name: 
         )
 
 
-def density_for_unlabeled(n_unlabeled: int, objective: Any) -> None:
+class WithDensity(Protocol):
+    """An objective, for errors about it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def has_density(self) -> bool: ...
+
+
+def density_for_unlabeled(n_unlabeled: int, objective: WithDensity) -> None:
     """Check that the objective has a density if samples are unlabeled."""
     if n_unlabeled and not objective.has_density:
         raise ValueError(
@@ -157,7 +166,7 @@ def density_for_unlabeled(n_unlabeled: int, objective: Any) -> None:
         )
 
 
-def weighted_classes(classes: Sequence[Any], class_weights: Tensor) -> None:
+def weighted_classes(classes: Sequence[Hashable], class_weights: Tensor) -> None:
     """Check that every class has a sample of positive weight."""
     empty = (class_weights <= 0).nonzero()[:, 0].tolist()
     if empty:
@@ -167,11 +176,11 @@ def weighted_classes(classes: Sequence[Any], class_weights: Tensor) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic | Tensor) else value
 
 
-def prior_labels(prior: Mapping[Any, float], classes: np.ndarray) -> list[Any]:
+def prior_labels(prior: Mapping[Hashable, float], classes: np.ndarray) -> list[Hashable]:
     """The classes in order, if a class prior by label names each of them."""
     labels = classes.tolist()
     if set(prior) != set(labels):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 import torch
@@ -54,7 +53,7 @@ def too_large(dtype: torch.dtype, takes_nan: bool) -> str:
     return f"Input X contains infinity or a value too large for dtype('{name}'). Remove {_fix_of_infinity(takes_nan)}"
 
 
-def distinct_columns(names: Iterable[Any]) -> None:
+def distinct_columns(names: Iterable[Hashable]) -> None:
     """Check that no two columns of a frame have the same name."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
@@ -77,7 +76,7 @@ def rows_of_something(values: object) -> None:
         raise ValueError("X is a data set of pyarrow; pass mixtura.streams.files.FileBatches(X).")
 
 
-def column_name(estimator: Any, column: int) -> str:
+def column_name(estimator: object, column: int) -> str:
     """A column by its number and, where known, its name."""
     names = feature_names(estimator)
     return f"column {column}" if names is None else f"column {column} ({names[column]!r})"
@@ -87,7 +86,7 @@ def column_name(estimator: Any, column: int) -> str:
 SMALLEST_SPREAD = 1e-150
 
 
-def squareable(estimator: Any, centre: Tensor, radii: Tensor, weight: float = 1.0) -> None:
+def squareable(estimator: object, centre: Tensor, radii: Tensor, weight: float = 1.0) -> None:
     """Check that weighted squares of rows, within these radii of the centre, neither overflow nor underflow."""
     small_enough(estimator, centre, radii, weight)
     too_small = (radii > 0) & (radii < SMALLEST_SPREAD)
@@ -99,7 +98,7 @@ def squareable(estimator: Any, centre: Tensor, radii: Tensor, weight: float = 1.
         )
 
 
-def small_enough(estimator: Any, centre: Tensor, radii: Tensor, weight: float = 1.0) -> None:
+def small_enough(estimator: object, centre: Tensor, radii: Tensor, weight: float = 1.0) -> None:
     """Check that weighted squares of rows, within these radii of the centre, do not overflow."""
     sizes = centre.abs() + radii
     too_large = ~(sizes.square() * max(weight, 1.0)).isfinite()
@@ -115,7 +114,7 @@ def small_enough(estimator: Any, centre: Tensor, radii: Tensor, weight: float = 
 FARTHEST = {torch.float64: 1e100, torch.float32: 1e15}
 
 
-def near_enough(estimator: Any, values: Tensor, distances: Tensor, dtype: torch.dtype) -> None:
+def near_enough(estimator: object, values: Tensor, distances: Tensor, dtype: torch.dtype) -> None:
     """Check the distances (2, D), in standard deviations, of the extreme values (2, D) of each column."""
     far = ~(distances <= FARTHEST[dtype]) & ~values.isnan()
     if bool(far.any()):
@@ -141,7 +140,7 @@ def enough_rows(n_rows: int, smallest: int, name: str) -> None:
         raise ValueError(f"Found array with {n_rows} sample(s) while a minimum of {smallest} is required by {name}.")
 
 
-def categorical(columns: Sequence[Any]) -> str:
+def categorical(columns: Sequence[Hashable]) -> str:
     """The message about columns that are not numeric, by name where names are known."""
     which = f"columns that are not numeric: {list(columns)}" if len(columns) else "values that are not numeric"
     return (
@@ -151,14 +150,14 @@ def categorical(columns: Sequence[Any]) -> str:
     )
 
 
-def warn_of_columns(absent: Sequence[Any], new: Sequence[Any]) -> None:
+def warn_of_columns(absent: Sequence[Hashable], new: Sequence[Hashable]) -> None:
     """Warn of columns of the training frame that are absent in another one, and of those that are new in it."""
     words = [f"{absent} of the training samples are absent and count as missing"] if absent else []
     words += [f"{new} are new and have no effect"] if new else []
     warn(f"Columns of X differ from those in training: {'; '.join(words)}.", UserWarning)
 
 
-def dates(columns: Sequence[Any]) -> str:
+def dates(columns: Sequence[Hashable]) -> str:
     """The message about columns of dates or times, by name where names are known."""
     which = f" in columns {list(columns)}" if len(columns) else ""
     return (
@@ -167,7 +166,7 @@ def dates(columns: Sequence[Any]) -> str:
     )
 
 
-def sample_weight(values: Any, n_rows: int, all_rows: bool = True) -> Tensor | None:
+def sample_weight(values: object, n_rows: int, all_rows: bool = True) -> Tensor | None:
     """Check that there is one non-negative finite weight per row, and one above 0 if these are all rows."""
     if values is None:
         return None
@@ -227,7 +226,7 @@ def rows_to_hold_out(available: bool, other: str) -> None:
         )
 
 
-def alone_with_batches(**arguments: Any) -> None:
+def alone_with_batches(**arguments: object) -> None:
     """Check that arguments with one entry per row are None if rows come in batches."""
     given = [name for name, value in arguments.items() if value is not None]
     if given:
@@ -254,7 +253,7 @@ NEEDS_DENSITY = (
 )
 
 
-def no_categories(name: str, encoding: Any) -> None:
+def no_categories(name: str, encoding: object) -> None:
     """Raise an error for methods that do not support categorical features."""
     if encoding is not None:
         raise ValueError(
@@ -281,7 +280,9 @@ def no_density(name: str, method: str) -> str:
     )
 
 
-def finite_features(values: Any, columns: Any, named: Any, name: str) -> None:
+def finite_features(
+    values: Tensor | np.ndarray, columns: Callable[[], np.ndarray] | None, named: Callable[[int], str], name: str
+) -> None:
     """Check that values are finite; for sparse rows, columns() gives the column of each stored value."""
     entries = torch.as_tensor(values)
     bad = ~entries.isfinite()
@@ -296,7 +297,9 @@ def finite_features(values: Any, columns: Any, named: Any, name: str) -> None:
     raise ValueError(f"Input X contains {what}, first in {named(column)}; {name} does not accept it: {fix}")
 
 
-def non_negative_features(values: Any, columns: Any, named: Any, name: str) -> None:
+def non_negative_features(
+    values: Tensor | np.ndarray, columns: Callable[[], np.ndarray] | None, named: Callable[[int], str], name: str
+) -> None:
     """Check that values are at least 0; for sparse rows, columns() gives the column of each stored value."""
     entries = torch.as_tensor(values)
     bad = entries < 0
@@ -311,7 +314,7 @@ def non_negative_features(values: Any, columns: Any, named: Any, name: str) -> N
     )
 
 
-def bounded_scores(estimator: Any, largest: Tensor, coefficients: Tensor) -> None:
+def bounded_scores(estimator: object, largest: Tensor, coefficients: Tensor) -> None:
     """Check that products of features, at most `largest` (D,), with coefficients (J, D) do not overflow."""
     products = largest * coefficients.abs().amax(0)
     if not float(products.sum()) < 1e150:
@@ -349,7 +352,7 @@ def sparse_for_dense(name: str) -> str:
     )
 
 
-def rank_of_codes(n_basis: Any, shape: Sequence[int]) -> None:
+def rank_of_codes(n_basis: object, shape: Sequence[int]) -> None:
     """Check that the rank of a factorisation is at most the numbers of rows and features."""
     if len(shape) == 2 and isinstance(n_basis, Integral) and int(n_basis) > min(shape):
         raise ValueError(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from mixtura.checks.arguments import shape_of
+from mixtura.checks.fitted import WithFeatures
 
 
 class SourceError(ValueError):
@@ -126,11 +125,12 @@ def lost_process(error: BaseException) -> SourceError:
     )
 
 
-def same_columns(rows: Any, estimator: Any) -> None:
+def same_columns(rows: object, estimator: WithFeatures) -> None:
     """A part without rows must have the columns of the others."""
-    if np.ndim(rows) == 2 and np.shape(rows)[1] != estimator.n_features_in_:
+    shape = shape_of(rows)
+    if len(shape) == 2 and shape[1] != estimator.n_features_in_:
         raise ValueError(
-            f"X has {np.shape(rows)[1]} features, but {type(estimator).__name__} is expecting "
+            f"X has {shape[1]} features, but {type(estimator).__name__} is expecting "
             f"{estimator.n_features_in_} features as input."
         )
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pandas as pd
@@ -127,7 +127,7 @@ def train_on_file(model: TableClassifier, data: Path, target: str, sep: str | No
 
     The rows are stored as numbers in a temporary file of the folder, since training reads them several times.
     """
-    fitted, lengths = model.estimator_, []
+    fitted, lengths = cast("MixtureClassifier", model.estimator_), []
     encoding, classes = fitted.encoding_, model.classes_
     with TemporaryFile(dir=folder) as values, TemporaryFile(dir=folder) as labels:
         for part in read_parts(data, sep):

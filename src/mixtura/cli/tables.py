@@ -85,16 +85,16 @@ def read_table(path: Path, sep: str | None = None, most_values: int | None = Non
     return table
 
 
-def _plain_numbers(column: Any) -> Any:
+def _plain_numbers(column: pd.Series) -> pd.Series | np.ndarray:
     """A column of text as numbers, if all of its values are plain ones; others are read with the model."""
     entries = entries_of(column)
-    texts = [entry for entry in entries if entry is not None]
-    if not all(isinstance(text, str) and PLAIN.fullmatch(text) for text in texts):
+    texts = [entry for entry in entries if isinstance(entry, str) and PLAIN.fullmatch(entry)]
+    if len(texts) < sum(entry is not None for entry in entries):
         return column
     comma = [text for text in texts if "," in text]
     if not texts or (comma and ("." in "".join(texts) or all(parse_number(text, ".") for text in comma))):
         return column  # no value, or commas that may stand between thousands
-    return np.array([np.nan if entry is None else float(entry.replace(",", ".")) for entry in entries])
+    return np.array([float(entry.replace(",", ".")) if isinstance(entry, str) else np.nan for entry in entries])
 
 
 def read_parts(path: Path, sep: str | None = None) -> Iterator[pd.DataFrame]:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from sklearn.base import DensityMixin, clone
+from sklearn.base import DensityMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -23,10 +23,14 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import (
+    Device,
+    MemoryLimit,
+    Model,
     PathName,
     RandomState,
     check_fitted,
     fitting,
+    unfitted_copy,
     with_constructor,
 )
 from mixtura.estimators.gaussian_mixture import (
@@ -36,7 +40,7 @@ from mixtura.estimators.gaussian_mixture import (
     make_start,
     read_density,
 )
-from mixtura.estimators.labels import with_groups
+from mixtura.estimators.labels import Labels, with_groups
 from mixtura.estimators.mixture_classifier import MixtureClassifier, make_classifier_search, make_classifier_settings
 from mixtura.estimators.parts import Data
 from mixtura.estimators.rows import Rows, adopt_features, is_batches, is_dask
@@ -57,12 +61,19 @@ from mixtura.model.mixture import MemberGroup, Mixture
 from mixtura.objectives import class_log_joint
 from mixtura.selection.merging import reduce_components
 from mixtura.selection.search import SearchTable
+from mixtura.selection.splits import Grouped
 from mixtura.selection.task import Selected, Task, find_solver, is_auto, start
 from mixtura.solvers import EM, AcceleratedEM, FitResult, MemberFit, Outcome, Record, Stack, run_together
 from mixtura.streams.batches import Sharded
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # Number of rows scored by all members at a time.
 SCORED_ROWS = 16_384
+
+
+Fitted = TypeVar("Fitted", bound=DensityEstimator)
 
 
 class Averaged(DensityEstimator):
@@ -73,15 +84,19 @@ class Averaged(DensityEstimator):
     resampling: str
     n_estimators: int
     fraction: float
-    _base: Any
 
     @property
-    def device(self) -> Any:
+    def _base(self) -> DensityEstimator:
+        """The estimator of the members."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> Device:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Device of the computation, as in the members."""
         return self._base.device
 
     @property
-    def memory_limit(self) -> Any:
+    def memory_limit(self) -> MemoryLimit:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Limit of temporary arrays, as in the members."""
         return self._base.memory_limit
 
@@ -97,14 +112,16 @@ class Averaged(DensityEstimator):
 
     mixtures_ = members_
 
-    def _draw_counts(self, strata: np.ndarray, weights: Tensor | None, random_state: Any, groups: Any) -> Tensor | None:
+    def _draw_counts(
+        self, strata: np.ndarray, weights: Tensor | None, random_state: np.random.RandomState, groups: object
+    ) -> Tensor | None:
         grouped = with_groups(None, groups, len(strata))
-        numbers = None if grouped is None else grouped.groups
+        numbers = grouped.groups if isinstance(grouped, Grouped) else None
         return draw_replicates(
             self.resampling, self.n_estimators, self.fraction, strata, weights, random_state, numbers
         )
 
-    def _selected_settings(self) -> dict[str, Any]:
+    def _selected_settings(self) -> dict[str, object]:
         return select_base(self._base, self.search_, vars(self).get("classes_"))
 
     def _check_fitted(self) -> None:
@@ -113,7 +130,7 @@ class Averaged(DensityEstimator):
         self._group.check()
 
 
-def prepare_base(name: str, base: DensityEstimator, X: Any) -> Any:
+def prepare_base(name: str, base: Model, X: object) -> Model:
     """A copy of the estimator of the members of an average of this name, if X can be resampled."""
     if is_dask(X) or isinstance(X, Sharded):
         raise checks.not_in_memory(name, f"a {type(X).__module__}.{type(X).__name__}")
@@ -121,21 +138,23 @@ def prepare_base(name: str, base: DensityEstimator, X: Any) -> Any:
         raise ValueError(
             f"{name} does not support an X of batches, since it resamples. Pass an array, a tensor or a memory map."
         )
-    copy: Any = clone(base)
-    return copy.set_params(random_state=0)  # generators are made for the members
+    copy = unfitted_copy(base)
+    copy.set_params(random_state=0)  # generators are made for the members
+    return copy
 
 
-def select_base(base: DensityEstimator, table: SearchTable | None, classes: np.ndarray | None) -> dict[str, Any]:
+def select_base(base: DensityEstimator, table: SearchTable | None, classes: np.ndarray | None) -> dict[str, object]:
     """The argument `estimator` with the settings that were selected for all members."""
     if table is None:
         return {}
     what = dict(table.best.what)
-    copy: Any = clone(base)
+    copy = unfitted_copy(base)
     if isinstance(what["n_components"], tuple):
         assert classes is not None
         what["n_components"] = dict(zip(classes.tolist(), what["n_components"], strict=True))
     given = arguments_of(copy)
-    return {"estimator": copy.set_params(**{k: v for k, v in what.items() if is_auto(given[k])})}
+    copy.set_params(**{k: v for k, v in what.items() if is_auto(given[k])})
+    return {"estimator": copy}
 
 
 def draw_replicates(
@@ -325,7 +344,7 @@ class AveragedMixture(DensityMixin, Averaged):
     True
     """
 
-    estimator: Any = None
+    estimator: GaussianMixture | None = None
     n_estimators: int = 20
     _: KW_ONLY
     resampling: str = "bootstrap"
@@ -412,7 +431,7 @@ class AveragedMixture(DensityMixin, Averaged):
         """
         return float(self.score_samples(X).mean())
 
-    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, n_samples: int = 1) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
         """Draw samples from the average.
 
         Parameters
@@ -483,7 +502,7 @@ def replicate_of(
     parts = [None if t is None else t[index.to(t.device)] for t in (labels, shares, weights)]
     times = counts[index].double()
     own = times if parts[2] is None else parts[2].cpu() * times
-    values: Any = rows.values[index.numpy()] if isinstance(rows.values, np.ndarray) else rows.values[index]
+    values = rows.values[index.numpy()] if isinstance(rows.values, np.ndarray) else rows.values[index]
     part = replace(rows, values=values, extents=None)
     return part, part.source(parts[0], parts[1], own)
 
@@ -499,9 +518,9 @@ def _mean_history(histories: Sequence[Sequence[Record]]) -> list[Record]:
     return means
 
 
-def fitted_copy(averaged: DensityEstimator, base: Any, mixture: Mixture) -> Any:
+def fitted_copy(averaged: DensityEstimator, base: Fitted, mixture: Mixture) -> Fitted:
     """A copy of the estimator of the members with this mixture."""
-    model: Any = clone(base)
+    model = unfitted_copy(base)
     if not isinstance(mixture.covariance, type(averaged.mixture_.covariance)):
         model.set_params(covariance_type="full")
     model.mixture_, model.warp_ = as_loaded(mixture), averaged.warp_
@@ -521,7 +540,7 @@ def _as_density(averaged: AveragedMixture, mixture: Mixture) -> GaussianMixture:
 
 @storable("AveragedMixtureClassifier", check=check_fitted)
 @with_constructor
-class AveragedMixtureClassifier(Averaged, DensityClassifier):
+class AveragedMixtureClassifier(Averaged, DensityClassifier):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Average of several mixture classifiers.
 
     The members are trained together, in one pass over the data per iteration. Resampling is stratified by class.
@@ -590,7 +609,7 @@ class AveragedMixtureClassifier(Averaged, DensityClassifier):
     True
     """
 
-    estimator: Any = None
+    estimator: MixtureClassifier | None = None
     n_estimators: int = 20
     _: KW_ONLY
     resampling: str = "bootstrap"
@@ -666,7 +685,7 @@ class AveragedMixtureClassifier(Averaged, DensityClassifier):
         return self
 
     @property
-    def unlabeled(self) -> Any:
+    def unlabeled(self) -> object:
         """The label of unlabeled samples, as in the members."""
         return None if self.estimator is None else self.estimator.unlabeled
 
@@ -678,7 +697,7 @@ class AveragedMixtureClassifier(Averaged, DensityClassifier):
                 f'objective="joint"; got objective {task.objective.name!r} and solver={base.solver!r}.'
             )
 
-    def _keep_unseen(self, rows: Rows, labels: Any, counts: Tensor, weights: Tensor | None) -> None:
+    def _keep_unseen(self, rows: Rows, labels: Labels, counts: Tensor, weights: Tensor | None) -> None:
         combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
         with computing():
             limit = checks.memory_limit(self.memory_limit)
@@ -738,9 +757,10 @@ def _posterior_of_mean(scores: Tensor, unseen: Tensor) -> Tensor:
     return scores.masked_fill(~unseen, -torch.inf).logsumexp(1).softmax(0).T
 
 
-def _strata(labels: Any) -> np.ndarray:
+def _strata(labels: Labels) -> np.ndarray:
     """Strata of resampling: the classes, and the unlabeled rows."""
     if labels.shares is None:
+        assert labels.numbers is not None
         return labels.numbers.cpu().numpy()
     known = labels.shares.nan_to_num(nan=-1.0)
     return torch.where(labels.unlabeled, -1, known.argmax(1)).cpu().numpy()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
 
 import numpy as np
 from sklearn.utils.validation import _check_feature_names, _check_n_features
@@ -13,11 +13,14 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.threads import limit_after_fork
 from mixtura.estimators.rows import (
-    FrameLike,
-    PandasLike,
+    Column,
+    NamedColumns,
+    ReadsRows,
     Rows,
     aligned,
     is_missing,
+    is_pandas,
+    is_table,
     read_rows,
     refuse_dates,
     rows_of_array,
@@ -25,6 +28,8 @@ from mixtura.estimators.rows import (
 )
 from mixtura.files.registry import storable
 
+if TYPE_CHECKING:
+    import pandas as pd
 # Types of the columns of a frame that hold categories.
 CATEGORIES = ("category", "categorical", "enum", "dictionary", "string", "large_string", "str", "object", "bool")
 
@@ -64,7 +69,7 @@ class Encoding:
 
     n_features: int
     categorical: tuple[int, ...]
-    categories: tuple[Any, ...]
+    categories: tuple[np.ndarray, ...]
     ordered: tuple[int, ...] = ()
 
     @property
@@ -76,7 +81,7 @@ class Encoding:
         return tuple(len(values) for values in self.categories)
 
     @property
-    def labels(self) -> dict[int, list[Any]]:
+    def labels(self) -> dict[int, list[Hashable]]:
         """The categories of each categorical feature, by its position."""
         return {j: values.tolist() for j, values in zip(self.categorical, self.categories, strict=True)}
 
@@ -89,7 +94,7 @@ class Encoding:
         """The feature that each encoded column belongs to, (n_columns,)."""
         return np.concatenate((self.numeric, np.repeat(self.categorical, self.sizes))).astype(np.int64)
 
-    def encode(self, X: Any) -> np.ndarray:
+    def encode(self, X: object) -> np.ndarray:
         """Samples as numbers; NaN in all indicators of a missing or unknown category."""
         columns = columns_of(X)
         parts = [np.asarray(as_numbers(columns[j]), dtype=float)[:, None] for j in self.numeric]
@@ -119,14 +124,14 @@ class Encoding:
             features[:, j] = np.where(np.isnan(indicators).all(1), np.nan, numbers)
         return features
 
-    def read(self, estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
+    def read(self, estimator: ReadsRows, X: object, reset: bool, smallest: int = 1) -> Rows:
         """Check the rows of encoded samples; tensors are already encoded."""
         if isinstance(X, Tensor) and (X.ndim != 2 or X.shape[1] != self.n_columns):
             raise ValueError(
                 f"A tensor must hold encoded samples, {len(self.numeric)} numeric features and {sum(self.sizes)} "
                 f"indicators of categories; got shape {tuple(X.shape)}. Pass a data frame or an array with categories."
             )
-        checks.enough_rows(len(X), smallest, type(estimator).__name__)
+        checks.enough_rows(len(cast("Sized", X)), smallest, type(estimator).__name__)
         limit_after_fork()
         device = checks.device(estimator.device, required=False)
         if isinstance(X, Tensor):
@@ -137,13 +142,41 @@ class Encoding:
         return rows_of_array(self.encode(X), device, True)
 
 
-def read_samples(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
+class ArrowTable(Protocol):
+    """A table of Arrow."""
+
+    def to_pandas(self) -> object: ...
+
+
+class EnumCategories(Protocol):
+    """The categories of a column of polars."""
+
+    def get_categories(self) -> Column: ...
+
+
+class EnumColumn(Protocol):
+    """A column of an Enum of polars."""
+
+    @property
+    def cat(self) -> EnumCategories: ...
+
+
+class ReadsCategories(ReadsRows, Protocol):
+    """An estimator that reads rows, with categorical features too."""
+
+    encoding_: Encoding | None
+
+    @property
+    def categorical_features(self) -> object: ...
+
+
+def read_samples(estimator: ReadsCategories, X: object, reset: bool, smallest: int = 1) -> Rows:
     """Check samples and encode categorical features, which are found if `reset`; tables of Arrow become data frames."""
-    if type(X).__module__ == "pyarrow.lib":
+    if is_arrow(X):
         X = X.to_pandas()
     if reset:
         estimator.encoding_ = find_encoding(X, estimator.categorical_features)
-    encoding: Encoding | None = estimator.encoding_
+    encoding = estimator.encoding_
     if encoding is None:
         return read_rows(estimator, X, reset, smallest)
     refuse_dates(X)
@@ -160,7 +193,7 @@ class FoundCategories:
 
     n_features: int
     values: Mapping[int, np.ndarray]
-    orders: Mapping[int, Sequence[Any]]
+    orders: Mapping[int, Sequence[Hashable]]
     numbers: frozenset[int] = frozenset()
 
     def __add__(self, other: FoundCategories) -> FoundCategories:
@@ -190,7 +223,7 @@ class FoundCategories:
         return Encoding(self.n_features, tuple(positions), tuple(categories), ordered) if positions else None
 
 
-def find_encoding(X: Any, wanted: Any) -> Encoding | None:
+def find_encoding(X: object, wanted: object) -> Encoding | None:
     """Find the encoding of samples; None if no feature is categorical.
 
     Parameters
@@ -203,33 +236,41 @@ def find_encoding(X: Any, wanted: Any) -> Encoding | None:
     return None if known is None else known.encoding
 
 
-def find_categories(X: Any, wanted: Any, is_part: bool = False) -> FoundCategories | None:
+def find_categories(X: object, wanted: object, is_part: bool = False) -> FoundCategories | None:
     """Find the categories of samples, or of a part of them; None if features are not to be categorical."""
-    names = list(X.columns) if is_table(X) else None
+    frame = X if is_table(X) else None
+    names = None if frame is None else list(frame.columns)
     if names is not None:
         checks.distinct_columns(names)
     if isinstance(wanted, str):
         checks.one_of("categorical_features", wanted, ("from_dtype",), ", None, a mask, positions or names of features")
-    if wanted is None or isinstance(X, Tensor) or (names is None and (isinstance(wanted, str) or np.ndim(X) != 2)):
+    if (
+        wanted is None
+        or isinstance(X, Tensor)
+        or (names is None and (isinstance(wanted, str) or len(checks.shape_of(X)) != 2))
+    ):
         return None
-    n_features = len(names) if names is not None else np.shape(X)[1]
+    n_features = len(names) if names is not None else checks.shape_of(X)[1]
     if isinstance(wanted, str):
+        assert frame is not None
         assert names is not None
-        positions = [j for j, kind in enumerate(X.dtypes) if str(kind).lower().startswith(CATEGORIES)]
-        positions = [j for j in positions if holds_text(X, names[j])]
+        positions = [j for j, kind in enumerate(frame.dtypes) if str(kind).lower().startswith(CATEGORIES)]
+        positions = [j for j in positions if holds_text(frame, names[j])]
     else:
         positions = find_positions(wanted, names, n_features)
     if not positions and not is_part:
         return None
     columns = columns_of(X)
-    orders = {j: order_of(X[names[j]]) if names is not None else None for j in positions}
+    orders = (
+        {} if frame is None else {j: order_of(frame[name]) for j, name in enumerate(frame.columns) if j in positions}
+    )
     values = {j: categories_of(columns[j]) for j in positions}
     others = [j for j in range(n_features) if j not in positions] if is_part else []
     numbers = frozenset(j for j in others if not all(map(is_missing, np.asarray(columns[j], dtype=object))))
     return FoundCategories(n_features, values, {j: o for j, o in orders.items() if o is not None}, numbers)
 
 
-def numbers_of(column: Any, places: Mapping[Any, int]) -> np.ndarray:
+def numbers_of(column: object, places: Mapping[Hashable, int]) -> np.ndarray:
     """The numbers of the categories of a column; -1 for a missing or unknown one."""
     if is_categorical(column):
         numbers = [places.get(plain(value), -1) for value in column.cat.categories]
@@ -238,7 +279,7 @@ def numbers_of(column: Any, places: Mapping[Any, int]) -> np.ndarray:
     return np.array([-1 if is_missing(value) else places.get(plain(value), -1) for value in values])
 
 
-def holds_text(X: Any, name: Any) -> bool:
+def holds_text(X: NamedColumns, name: Hashable) -> bool:
     """Whether a column holds categories; a column of objects may hold only numbers and missing values."""
     column = X[name]
     if not str(column.dtype).lower().startswith("object"):
@@ -246,15 +287,14 @@ def holds_text(X: Any, name: Any) -> bool:
     return any(isinstance(value, str | bool | np.bool_) for value in np.asarray(column, dtype=object))
 
 
-def order_of(column: Any) -> list[Any] | None:
+def order_of(column: Column) -> list[Hashable] | None:
     """The categories of an ordered column of pandas, or of an Enum of polars; None if they have no order."""
-    kind = str(column.dtype)
-    if kind == "category":
+    if is_categorical(column):
         return list(column.cat.categories) if column.cat.ordered else None
-    return column.cat.get_categories().to_list() if kind.startswith("Enum") else None
+    return column.cat.get_categories().to_list() if is_enum(column) else None
 
 
-def find_positions(wanted: Any, names: list[Any] | None, n_features: int) -> list[int]:
+def find_positions(wanted: object, names: list[Hashable] | None, n_features: int) -> list[int]:
     """Positions of features given by a mask, positions or names."""
     values = np.asarray(wanted)
     if values.dtype == bool:
@@ -271,15 +311,7 @@ def find_positions(wanted: Any, names: list[Any] | None, n_features: int) -> lis
     return sorted(set(positions))
 
 
-def is_pandas(X: Any) -> bool:
-    return isinstance(X, PandasLike)
-
-
-def is_table(X: Any) -> bool:
-    return isinstance(X, FrameLike)
-
-
-def columns_of(X: Any) -> list[Any]:
+def columns_of(X: object) -> list[object]:
     """The columns of a frame or an array."""
     if is_pandas(X):
         return [X.iloc[:, j] for j in range(X.shape[1])]
@@ -289,7 +321,7 @@ def columns_of(X: Any) -> list[Any]:
     return [array[:, j] for j in range(array.shape[1])]
 
 
-def as_numbers(column: Any) -> np.ndarray:
+def as_numbers(column: object) -> np.ndarray:
     """A numeric column, missing values as NaN."""
     values = np.asarray(column, dtype=object)
     try:
@@ -298,7 +330,7 @@ def as_numbers(column: Any) -> np.ndarray:
         raise ValueError(f"{error}. Name the feature in categorical_features, or leave it out.") from error
 
 
-def categories_of(column: Any) -> np.ndarray:
+def categories_of(column: object) -> np.ndarray:
     """The different values of a column, sorted."""
     if is_categorical(column):
         column = column.cat.categories[np.unique(column.cat.codes[column.cat.codes >= 0])]
@@ -306,16 +338,26 @@ def categories_of(column: Any) -> np.ndarray:
     return checks.distinct(np.array(values)) if values else np.empty(0, dtype=object)
 
 
-def is_categorical(column: Any) -> bool:
+def is_categorical(column: object) -> TypeGuard[pd.Series]:
     """Whether this is a column of categories of pandas."""
     return str(getattr(column, "dtype", "")) == "category"
 
 
-def plain(value: Any) -> Any:
+def is_enum(column: object) -> TypeGuard[EnumColumn]:
+    """Whether this is a column of an Enum of polars."""
+    return str(getattr(column, "dtype", "")).startswith("Enum")
+
+
+def is_arrow(X: object) -> TypeGuard[ArrowTable]:
+    """Whether this is a table of Arrow."""
+    return type(X).__module__ == "pyarrow.lib"
+
+
+def plain(value: Hashable) -> Hashable:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def frame_of(X: Any, columns: dict[int, np.ndarray]) -> Any:
+def frame_of(X: object, columns: dict[int, np.ndarray]) -> pd.DataFrame | np.ndarray:
     """Features by position as a frame like X, or as an array of objects."""
     ordered = [columns[j] for j in range(len(columns))]
     if is_pandas(X):

@@ -36,12 +36,12 @@ class Classifier(ClassifierMixin, Estimator):
         "temperature_": checks.POSITIVE,
     }
     classes_: np.ndarray
-    n_components_: Any
-    n_parameters_: Any
+    n_components_: object
+    n_parameters_: object
     temperature_: float = 1.0
-    unlabeled: Any = None  # argument of estimators that support unlabeled samples
+    unlabeled: object = None  # argument of estimators that support unlabeled samples
 
-    def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor]) -> Any:
+    def _map_scores(self, X: object, finish: Callable[[Tensor], Tensor]) -> np.ndarray | Tensor:
         """finish(scores (C, n)) -> (n, ...) over the rows of X, under the requested class prior, in the format of X."""
         raise NotImplementedError
 
@@ -153,7 +153,7 @@ class Classifier(ClassifierMixin, Estimator):
         """Change the class prior of this copy of the model."""
         raise NotImplementedError
 
-    def _label_facts(self, X: Any, y: Any, sample_weight: Any) -> dict[str, float]:
+    def _label_facts(self, X: object, y: object, sample_weight: object) -> dict[str, float]:
         """Log-loss and error rate of samples with labels, for a summary."""
         return label_facts(as_array(self.predict_log_proba(X)), y, self.classes_, sample_weight)
 
@@ -312,7 +312,7 @@ class Classifier(ClassifierMixin, Estimator):
         numbers = checks.known_labels(y, self.classes_)
         probabilities = np.full((len(numbers), len(self.classes_)), np.nan)  # of samples that are not held out
 
-        def answer(copy: Any, part: Any) -> np.ndarray:
+        def answer(copy: Classifier, part: object) -> np.ndarray:
             return probabilities_of(copy, part, self.classes_)
 
         for test, values in held_out(self, X, y, cv, answer, reselect=reselect, groups=groups):
@@ -357,7 +357,7 @@ class ConditionalClassifier(Classifier):
         ModelSummary
         """
         check_is_fitted(self)
-        columns: dict[str, Any] = {"class": self.classes_.tolist(), "prior": self.class_prior_.tolist()}
+        columns: dict[str, list[object]] = {"class": self.classes_.tolist(), "prior": self.class_prior_.tolist()}
         columns["components"] = np.asarray(self.n_components_).tolist()
         facts = {"features": self.n_features_in_, "parameters": self.n_parameters_, **fit_facts(self)}
         if X is not None and y is not None:

@@ -2,81 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sized
+from typing import Protocol, TypeGuard, cast
 
 import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
-from dask.delayed import delayed
+from dask.delayed import Delayed, delayed
 
 from mixtura import checks
-from mixtura.estimators.rows import PandasLike
+from mixtura.estimators.rows import is_pandas
 
 
-def _is_array(X: Any) -> bool:
+class DaskArray(Protocol):
+    """An array of Dask."""
+
+    shape: tuple[int, ...]
+    ndim: int
+    dtype: np.dtype
+    chunks: tuple[tuple[int, ...], ...]
+
+    def rechunk(self, chunks: Mapping[int, object]) -> DaskArray: ...
+    def to_delayed(self) -> np.ndarray: ...
+
+
+class DaskFrame(Protocol):
+    """A data frame of Dask."""
+
+    _meta_nonempty: object
+    divisions: tuple[object, ...]
+    npartitions: int
+
+    def to_delayed(self) -> list[Delayed]: ...
+
+
+def _is_array(X: object) -> TypeGuard[DaskArray]:
     return isinstance(X, da.Array)
 
 
-def example_of(X: Any) -> Any:
+def _is_frame(X: object) -> TypeGuard[DaskFrame]:
+    return "_meta_nonempty" in dir(type(X))  # a Delayed has attributes of all names
+
+
+def example_of(X: object) -> object:
     """A few rows in memory with the columns and types of a collection."""
     if _is_array(X):
         if X.ndim != 2:
             raise ValueError(f"X must have two dimensions, rows and features; got an array of shape {X.shape}.")
         return np.zeros((2, X.shape[1]), X.dtype)
-    if "_meta_nonempty" in dir(type(X)):  # a Delayed has attributes of all names
+    if _is_frame(X):
         return X._meta_nonempty
     raise ValueError(f"X must be a Dask array or data frame; got a {type(X).__name__}. Convert it with from_delayed.")
 
 
-def partitions_of(X: Any, y: Any, sample_weight: Any) -> list[tuple[Any, Any, Any]]:
+def partitions_of(X: object, y: object, sample_weight: object) -> list[tuple[object, object, object]]:
     """(X, y, sample_weight) of every partition, as delayed values."""
     rows = _delayed(X)
     others = [_delayed_like(name, part, X, len(rows)) for name, part in (("y", y), ("sample_weight", sample_weight))]
     return list(zip(rows, *others, strict=True))
 
 
-def _delayed(X: Any) -> list[Any]:
+def _delayed(X: object) -> list[Delayed]:
     if _is_array(X):
         X = X.rechunk({1: -1}) if X.ndim == 2 else X  # rows stay whole
         return list(X.to_delayed().ravel())
-    return list(X.to_delayed())
+    return list(cast("DaskFrame", X).to_delayed())
 
 
-def _delayed_like(name: str, values: Any, X: Any, n_partitions: int) -> list[Any]:
+def _delayed_like(name: str, values: object, X: object, n_partitions: int) -> list[Delayed] | list[None]:
     """The partitions of labels or weights, divided like the rows."""
     if values is None:
         return [None] * n_partitions
-    known = _is_array(X) and not np.isnan(X.chunks[0]).any()
-    if known and not is_dask_collection(values):
-        checks.as_many_labels(np.asarray(values), sum(X.chunks[0]))
-        cut: Any = (X.chunks[0],)
-        values = da.from_array(np.asarray(values), chunks=cut)
+    lengths = X.chunks[0] if _is_array(X) and not np.isnan(X.chunks[0]).any() else None
+    if lengths is not None and not is_dask_collection(values):
+        checks.as_many_labels(np.asarray(values), sum(lengths))
+        divide = cast("Callable[..., DaskArray]", da.from_array)  # Dask declares chunks as text
+        values = divide(np.asarray(values), chunks=(lengths,))
     if not is_dask_collection(values):
         raise ValueError(
             f"{name} must be a Dask collection, divided at the same rows as X; got {type(values).__name__}."
         )
-    if known and _is_array(values) and not np.isnan(values.chunks[0]).any():
-        if sum(values.chunks[0]) != sum(X.chunks[0]):
-            raise ValueError(f"X has {sum(X.chunks[0])} rows, but {name} has {sum(values.chunks[0])}.")
-        values = values.rechunk({0: X.chunks[0]})
+    if lengths is not None and _is_array(values) and not np.isnan(values.chunks[0]).any():
+        if sum(values.chunks[0]) != sum(lengths):
+            raise ValueError(f"X has {sum(lengths)} rows, but {name} has {sum(values.chunks[0])}.")
+        values = values.rechunk({0: lengths})
     parts = _delayed(values)
     if len(parts) != n_partitions:
         raise checks.unlike_partitions(name, len(parts), n_partitions)
     return parts
 
 
-def lazily(predict: Callable[[Any], Any], X: Any) -> Any:
+def lazily(predict: Callable[[object], object], X: object) -> object:
     """predict(rows) -> (n, ...) of every partition, as one lazy array, or as a lazy frame if it returns frames."""
     example = predict(example_of(X))
     task, lengths = delayed(predict, traverse=False), _lengths(X)
-    work, is_frame = delayed(_predict_part), isinstance(example, PandasLike)
-    nothing = example.iloc[:0] if is_frame else np.asarray(example)[:0]
+    work = delayed(_predict_part)
+    nothing = example.iloc[:0] if is_pandas(example) else np.asarray(example)[:0]
     parts = [work(task, number, part, nothing) for number, part in enumerate(_delayed(X))]
-    if is_frame:
+    if is_pandas(nothing):
         import dask.dataframe as dd  # pandas is installed, since the frame is one of its own
 
-        return dd.from_delayed(parts, meta=nothing, divisions=X.divisions, verify_meta=False)
+        return dd.from_delayed(parts, meta=nothing, divisions=cast("DaskFrame", X).divisions, verify_meta=False)
     arrays = [
         da.from_delayed(part, shape=(length, *nothing.shape[1:]), meta=nothing)
         for part, length in zip(parts, lengths, strict=True)
@@ -84,14 +110,14 @@ def lazily(predict: Callable[[Any], Any], X: Any) -> Any:
     return da.concatenate(arrays, allow_unknown_chunksizes=True)
 
 
-def _lengths(X: Any) -> list[float]:
-    return list(X.chunks[0]) if _is_array(X) else [np.nan] * X.npartitions
+def _lengths(X: object) -> list[float]:
+    return list(X.chunks[0]) if _is_array(X) else [np.nan] * cast("DaskFrame", X).npartitions
 
 
-def _predict_part(predict: Callable[[Any], Any], number: int, part: Any, nothing: Any) -> Any:
+def _predict_part(predict: Callable[[object], object], number: int, part: Sized, nothing: object) -> object:
     if not len(part):
         return nothing
     try:
-        return predict(part) if isinstance(nothing, PandasLike) else np.asarray(predict(part))
+        return predict(part) if is_pandas(nothing) else np.asarray(predict(part))
     except ValueError as error:
         raise checks.unread(f"Partition {number}", error) from error

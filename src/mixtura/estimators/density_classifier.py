@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard, cast
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
 from mixtura import checks
 from mixtura.engine.passes import map_rows
 from mixtura.engine.threads import computing
-from mixtura.estimators.classifiers import Classifier
+from mixtura.estimators.classifiers import Classifier, ConditionalClassifier
 from mixtura.estimators.density_estimator import (
     DensityEstimator,
     check_distances,
@@ -25,16 +25,20 @@ from mixtura.estimators.density_estimator import (
     map_log_joints,
     read_as_fitted,
 )
+from mixtura.estimators.estimator import RandomState
 from mixtura.estimators.labels import only_labeled
 from mixtura.estimators.parts import by_parts
-from mixtura.estimators.rows import PandasLike, Rows, as_array
+from mixtura.estimators.rows import Rows, as_array, is_pandas
 from mixtura.inspection.explanations import Explanation, Game, Loss, log_odds, marginal_importances, shapley_values
 from mixtura.inspection.graphs import average_graph, class_scores, classifier_graph
 from mixtura.inspection.summaries import component_entropies, feature_names
 from mixtura.model.missingness import Missingness
-from mixtura.model.mixture import MemberGroup
+from mixtura.model.mixture import MemberGroup, Mixture
 from mixtura.model.temperature import Temperature, average_posteriors
 from mixtura.objectives import class_log_joint
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Draws of a missing value to estimate its effect on the log-odds.
 DRAWS = 16
@@ -68,10 +72,10 @@ class DensityClassifier(Classifier, DensityEstimator):
     def _groups(self) -> list[MemberGroup]:
         """The models whose class posteriors are averaged, the best one first."""
         check_is_fitted(self)
-        return [MemberGroup(self.mixture_, self.warp_, self.temperature_), *self.further_members_]
+        return members_of(self)
 
     @property
-    def members_(self) -> Any:
+    def members_(self) -> list[MemberGroup] | list[Mixture]:
         """The models whose class posteriors are averaged, the best one first."""
         return self._groups
 
@@ -81,7 +85,9 @@ class DensityClassifier(Classifier, DensityEstimator):
         check_is_fitted(self)
         return self.mixture_.n_parameters + sum(member.mixture.n_parameters for member in self.further_members_)
 
-    def _map_scores(self, X: Any, finish: Callable[[Tensor], Tensor], counted: Tensor | None = None) -> Any:
+    def _map_scores(
+        self, X: object, finish: Callable[[Tensor], Tensor], counted: Tensor | None = None
+    ) -> np.ndarray | Tensor:
         """The function of the log posteriors (averaged-posterior) of the classes, up to a constant per sample, (C, n).
 
         `counted` (n, D): columns whose missing values count; all unless it is given.
@@ -132,7 +138,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         value = self.temperature_ if value is None else value
         return Temperature(value, change, noise, log_prior if noise > 0 else None)
 
-    def _graph(self) -> Any:
+    def _graph(self) -> nn.Module:
         groups = self._groups
         alone = self.missingness_ if len(groups) == 1 else None
         scored = [class_scores(group, self._temperature(group.temperature), alone) for group in groups]
@@ -157,7 +163,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         first = self._groups[0]
         return map_log_joints(self, X, lambda log_joint: log_joint_of_classes(log_joint, first).T, density=True)
 
-    def sample(self, n_samples: int = 1, class_label: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, n_samples: int = 1, class_label: Any = None) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
         """Draw samples and their labels, from all classes or from one.
 
         No value is missing, also if class probabilities depend on missing values (missingness).
@@ -186,7 +192,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         rows, components = self._draw(mixture, n_samples)
         return self._drawn_samples(rows), self.classes_[mixture.class_of.cpu()[components].numpy()]
 
-    def _densities(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _densities(self, X: object, y: object) -> tuple[np.ndarray, np.ndarray]:
         if y is None:
             return super()._densities(X, y)
         numbers, sizes = checks.known_labels(y, self.classes_), self.mixture_.class_sizes
@@ -216,7 +222,9 @@ class DensityClassifier(Classifier, DensityEstimator):
         if self.training_prior_ is not None and not bool((self.training_prior_ > 0).all()):
             raise ValueError("training_prior_ is not one probability above 0 for each class")
 
-    def explain(self, X: Any, classes: Any = None, n_orders: int | None = None, random_state: Any = 0) -> Explanation:
+    def explain(
+        self, X: Any, classes: Any = None, n_orders: int | None = None, random_state: RandomState = 0
+    ) -> Explanation:
         """Compute the contributions of features to the log-odds of a class (Shapley values by exact marginalisation).
 
         Parameters
@@ -264,11 +272,23 @@ class DensityClassifier(Classifier, DensityEstimator):
             In nats per sample; below zero for a feature that misleads.
         """
         importances = marginal_importances(marginal_loss(self, X, y, sample_weight), self.n_features_in_)
-        if not isinstance(X, PandasLike):
+        if not is_pandas(X):
             return importances
         import pandas as pd
 
         return pd.Series(importances, index=feature_names(self), name="importance")
+
+
+Trained: TypeAlias = DensityClassifier | ConditionalClassifier
+
+
+def members_of(model: DensityClassifier) -> list[MemberGroup]:
+    """The models whose class posteriors are averaged, the best one first."""
+    return [MemberGroup(model.mixture_, model.warp_, model.temperature_), *model.further_members_]
+
+
+def is_series(X: object) -> TypeGuard[pd.Series]:
+    return type(X).__name__ == "Series" and "to_frame" in dir(X)
 
 
 def log_joint_of_classes(log_joint: Tensor, group: MemberGroup) -> Tensor:
@@ -284,11 +304,10 @@ def log_joint_of_classes(log_joint: Tensor, group: MemberGroup) -> Tensor:
 
 
 def explain_samples(
-    model: DensityClassifier, X: Any, classes: Any, n_orders: int | None, random_state: Any
+    model: DensityClassifier, X: object, classes: object, n_orders: int | None, random_state: RandomState
 ) -> Explanation:
     """Contributions of the features to the log-odds of a class, as `DensityClassifier.explain` documents them."""
-    if type(X).__name__ == "Series" and "to_frame" in dir(X):  # a single row of a data frame
-        X = X.to_frame().T.infer_objects()
+    X = X.to_frame().T.infer_objects() if is_series(X) else X  # a single row of a data frame
     random = check_random_state(random_state)
     orders = None if n_orders is None else checks.count("n_orders", n_orders)
     rows, owners, encoding = _encode(model, X), feature_of(model), model.encoding_
@@ -320,12 +339,12 @@ def explain_samples(
         as_array(map_log_joints(model, samples, nearest)).astype(np.int64)[places, targets],
         as_array(model.outlier_score(samples)),
         _missing_effects(model, rows, missing, game, random),
-        X.index if isinstance(X, PandasLike) else None,
+        X.index if is_pandas(X) else None,
         {} if encoding is None else encoding.labels,
     )
 
 
-def _encode(model: DensityClassifier, X: Any) -> np.ndarray:
+def _encode(model: DensityClassifier, X: object) -> np.ndarray:
     return as_array(read_as_fitted(model, X).values).astype(float)
 
 
@@ -335,11 +354,11 @@ def _class_scores(model: DensityClassifier, rows: np.ndarray, counted: np.ndarra
     return as_array(model._map_scores(torch.from_numpy(rows), lambda scores: scores.T, known)).astype(float)
 
 
-def _compared_classes(known: np.ndarray, classes: Any, scores: np.ndarray) -> tuple[np.ndarray, int | None]:
+def _compared_classes(known: np.ndarray, classes: object, scores: np.ndarray) -> tuple[np.ndarray, int | None]:
     """The number of the explained class of each sample, and that of the class it is compared with."""
     if classes is None:
         return scores.argmax(1), None
-    labels = [classes] if np.ndim(classes) == 0 else list(classes)
+    labels = [classes] if checks.shape_of(classes) == () else list(cast("Iterable[object]", classes))
     numbers = checks.known_labels(np.array(labels), known).tolist() if labels else []
     if len(numbers) not in (1, 2) or len(set(numbers)) < len(numbers):
         raise ValueError(f"classes must be a label or a pair of different labels; got {classes!r}.")
@@ -363,7 +382,7 @@ def _missing_effects(
     return effects
 
 
-def marginal_loss(model: DensityClassifier, X: Any, y: Any, sample_weight: Any = None) -> Loss:
+def marginal_loss(model: DensityClassifier, X: object, y: object, sample_weight: object = None) -> Loss:
     """The function from kept features (D,) to the log-loss of samples whose other features are integrated out."""
     X, y, sample_weight = only_labeled(X, y, sample_weight, model.unlabeled)
     rows, labels = _encode(model, X), as_array(y)

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
 from mixtura import checks
 from mixtura.engine.conditionals import draw_missing, map_distances
@@ -20,7 +20,14 @@ from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import impute, map_rows
 from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import Encoding, frame_of, read_samples
-from mixtura.estimators.estimator import TRAINED, Estimator
+from mixtura.estimators.estimator import (
+    TRAINED,
+    Device,
+    Estimator,
+    MemoryLimit,
+    PathName,
+    RandomState,
+)
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out
 from mixtura.estimators.rows import Rows, aligned, as_array, framed_like
@@ -37,6 +44,12 @@ from mixtura.inspection.summaries import (
 from mixtura.model.mixture import Mixture
 from mixtura.model.transforms import Recoding, Transform
 from mixtura.objectives import posteriors
+from mixtura.roles import Structure
+from mixtura.selection.task import PriorChoice
+from mixtura.solvers.em import RunningMoments
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def _check_positions(name: str, columns: tuple[int, ...], model: DensityEstimator) -> None:
@@ -60,14 +73,16 @@ class DensityEstimator(Estimator):
     encoding_: Encoding | None = None  # of categorical features
     categorical_features: object = None  # argument of estimators that support them
     # Arguments of all estimators.
-    covariance_type: Any
-    rank: Any
-    prior: Any
-    warm_start: Any
-    verbose: Any
-    checkpoint: Any
-    random_state: Any
-    memory_limit: Any
+    covariance_type: str | Structure
+    rank: int | str
+    prior: PriorChoice
+    warm_start: bool
+    verbose: int
+    checkpoint: PathName
+    random_state: RandomState
+    memory_limit: MemoryLimit
+    device: Device
+    running_: RunningMoments | None  # moments of `partial_fit`, where an estimator has it
 
     @by_parts()
     def score_samples(self, X: Any) -> Any:
@@ -102,7 +117,7 @@ class DensityEstimator(Estimator):
         return map_log_joints(self, X, lambda log_joint: posteriors(log_joint)[1].T)
 
     @by_parts("feature")
-    def impute(self, X: Any, method: str = "mean", random_state: Any = None) -> Any:
+    def impute(self, X: Any, method: str = "mean", random_state: RandomState = None) -> Any:
         """Fill in missing values given the observed values of the same sample.
 
         Which other values are missing does not count, also if class probabilities depend on it (missingness).
@@ -122,8 +137,8 @@ class DensityEstimator(Estimator):
         completed : ndarray of shape (n_samples, n_features), or a data frame for a data frame
             Columns without an observed value in the training set stay missing.
         """
-        X = aligned(self, X)
-        rows = read_as_fitted(self, X)
+        samples = aligned(self, X)
+        rows = read_as_fitted(self, samples)
         source, limit = rows.source(), checks.memory_limit(self.memory_limit)
         drawn = checks.one_of("method", method, ("mean", "draw")) == "draw"
         with computing():
@@ -141,10 +156,10 @@ class DensityEstimator(Estimator):
                 given = torch.cat([block.rows[:, column] for block in replace(rows, warp=None).source().blocks()])
                 completed[:, column] = given.to(completed)
         if self.encoding_ is not None and not rows.as_tensor:
-            return frame_of(X, self.encoding_.decode(completed.cpu().numpy()))
-        return framed_like(X, rows.answer(completed))
+            return frame_of(samples, self.encoding_.decode(completed.cpu().numpy()))
+        return framed_like(samples, rows.answer(completed))
 
-    def _draw(self, mixture: Mixture, n_samples: Any) -> tuple[Tensor, Tensor]:
+    def _draw(self, mixture: Mixture, n_samples: int) -> tuple[Tensor, Tensor]:
         checks.count("n_samples", n_samples)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         generator = torch.Generator().manual_seed(seed)
@@ -152,7 +167,7 @@ class DensityEstimator(Estimator):
             rows, components = mixture.to("cpu").sample(int(n_samples), generator)
             return (rows if self.warp_ is None else self.warp_.to("cpu").backward(rows)), components
 
-    def _drawn_samples(self, rows: Tensor) -> Any:
+    def _drawn_samples(self, rows: Tensor) -> np.ndarray | pd.DataFrame:
         """Samples as an array, or as a data frame where features are categorical."""
         if self.encoding_ is None:
             return rows.numpy()
@@ -212,7 +227,7 @@ class DensityEstimator(Estimator):
         reference = self._outlier_reference()
         return self._outlier_scores(X, lambda scores: surprises(reference, scores))
 
-    def _outlier_scores(self, X: Any, finish: Any) -> Any:
+    def _outlier_scores(self, X: object, finish: Callable[[Tensor], Tensor]) -> np.ndarray | Tensor:
         """finish(distances and doubts (n, 2)) of samples, in the format of X."""
         rows = read_as_fitted(self, X)
         source = rows.source()
@@ -317,7 +332,7 @@ class DensityEstimator(Estimator):
     n_iter_: int
     converged_: bool
 
-    def _labels_of_components(self) -> Any:
+    def _labels_of_components(self) -> np.ndarray | None:
         """The label of the class of each component, or None."""
         return vars(self).get("classes_")
 
@@ -341,7 +356,7 @@ class DensityEstimator(Estimator):
         """Covariance matrix of each component, dense; of the transformed features under `warp`."""
         return self._fitted("covariances_").covariance.dense().cpu().numpy()
 
-    def _likelihood(self, X: Any, y: Any, sample_weight: Any) -> tuple[float, float, float]:
+    def _likelihood(self, X: object, y: object, sample_weight: object) -> tuple[float, float, float]:
         """Log-likelihood of samples in their own units, entropy of their components, and their weight."""
         self._fitted("mixture_")
         values, entropies = self._densities(X, y)
@@ -349,7 +364,7 @@ class DensityEstimator(Estimator):
         weights = np.ones(len(values)) if weights is None else weights.cpu().numpy()
         return float(weights @ values), float(weights @ entropies), float(weights.sum())
 
-    def _densities(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _densities(self, X: object, y: object) -> tuple[np.ndarray, np.ndarray]:
         """Log density of each sample, with its label if it has one, and the entropy of its components."""
         if y is not None:
             raise ValueError(f"{type(self).__name__} has no classes; leave y out.")
@@ -416,7 +431,7 @@ class DensityEstimator(Estimator):
         value, entropy, weight = self._likelihood(X, y, sample_weight)
         return -2 * value + self._n_free * math.log(weight) + 2 * entropy
 
-    def _label_facts(self, X: Any, y: Any, sample_weight: Any) -> dict[str, float]:
+    def _label_facts(self, X: object, y: object, sample_weight: object) -> dict[str, float]:
         """Facts about predictions of labels, of classifiers."""
         return {}
 
@@ -443,7 +458,7 @@ class DensityEstimator(Estimator):
         categories = {} if self.encoding_ is None else self.encoding_.labels
         names = feature_names(self)
         table, note = component_table(mixture, self.warp_, names, classes, weight, feature_of(self), categories)
-        facts: dict[str, Any] = {"features": self.n_features_in_}
+        facts: dict[str, object] = {"features": self.n_features_in_}
         if classes is not None:
             facts["class prior"] = dict(zip(classes.tolist(), vars(self)["class_prior_"].tolist(), strict=True))
             facts["components per class"] = dict(zip(classes.tolist(), mixture.class_sizes, strict=True))
@@ -461,19 +476,19 @@ class DensityEstimator(Estimator):
                 facts |= self._label_facts(X, y, sample_weight)
         return ModelSummary(type(self).__name__, facts, table, note)
 
-    def _graph(self) -> Any:
+    def _graph(self) -> nn.Module:
         return density_graph(GaussianScores(self.mixture_, self.warp_))
 
     def _graph_outputs(self) -> tuple[str, ...]:
         return ("probabilities", "log_density")
 
 
-def _distances_and_doubts(model: DensityEstimator, X: Any) -> np.ndarray:
+def _distances_and_doubts(model: DensityEstimator, X: object) -> np.ndarray:
     """Distances of samples, and their doubts, (n, 2)."""
     return as_array(model._outlier_scores(X, lambda scores: scores))
 
 
-def read_as_fitted(model: DensityEstimator, X: Any) -> Rows:
+def read_as_fitted(model: DensityEstimator, X: object) -> Rows:
     """The rows of X, checked like those of the fit, with the transform of the model."""
     check_is_fitted(model)
     rows = replace(read_samples(model, X, reset=False), warp=model.warp_)
@@ -500,10 +515,10 @@ def check_distances(model: DensityEstimator, rows: Rows, mixture: Mixture) -> No
 
 def map_log_joints(
     model: DensityEstimator,
-    X: Any,
+    X: object,
     compute: Callable[[Tensor], Tensor],
     density: bool = False,
-) -> Any:
+) -> np.ndarray | Tensor:
     """compute(log joints (K, n)) -> (n, ...) over the rows of X, returned in the format of X.
 
     Log densities refer to the original features, also if the mixture is fitted to transformed features (warp).

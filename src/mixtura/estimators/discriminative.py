@@ -13,7 +13,6 @@ from mixtura.estimators.estimator import (
     Device,
     MemoryLimit,
     PathName,
-    PriorChoice,
     RandomState,
     check_fitted,
     fitting,
@@ -23,7 +22,7 @@ from mixtura.estimators.training import Settings, continues, fit_classifier, mak
 from mixtura.files.registry import storable
 from mixtura.roles import Structure
 from mixtura.selection.penalties import Growth, PenaltySearch, Setting, make_objective
-from mixtura.selection.task import is_auto
+from mixtura.selection.task import PriorChoice, is_auto
 
 
 @storable("DiscriminativeMixtureClassifier", check=check_fitted)
@@ -116,7 +115,7 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
     rank: int | str = "auto"
     prior: PriorChoice = "auto"
     tradeoff: float | str = 0.0
-    cv: Any = 5
+    cv: object = 5
     early_stopping: bool = False
     validation_fraction: float = 0.1
     class_prior: object = "empirical"
@@ -135,7 +134,7 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
     checkpoint: PathName = None
 
     growth_: tuple[Growth, ...] = field(init=False)
-    prior_: Any = field(init=False)
+    prior_: PriorChoice = field(init=False)
     tradeoff_: float = field(init=False)
     validation_scores_: list[tuple[int, float]] = field(init=False)
     _arguments: ClassVar = {"tol": checks.NON_NEGATIVE | checks.AUTO}
@@ -173,9 +172,9 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
         tol = 0.0 if is_auto(self.tol) else float(self.tol)
         return make_settings(self, n_components=n_components, objective=objective, tol=tol)
 
-    def _selected_settings(self) -> dict[str, Any]:
+    def _selected_settings(self) -> dict[str, object]:
         counts = dict(zip(self.classes_.tolist(), self.n_components_.tolist(), strict=True))
-        chosen = {"prior": self.prior_, "tradeoff": self.tradeoff_}
+        chosen: dict[str, object] = {"prior": self.prior_, "tradeoff": self.tradeoff_}
         return chosen | ({"n_components": counts} if is_auto(self.n_components) else {})
 
     def _search(self) -> PenaltySearch:

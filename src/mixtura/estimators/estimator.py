@@ -7,18 +7,19 @@ import functools
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral
 from types import FunctionType
-from typing import Any, ClassVar, TypeAlias, TypeVar, dataclass_transform, get_args
+from typing import Any, ClassVar, Protocol, SupportsIndex, TypeAlias, TypeVar, cast, dataclass_transform, get_args
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
+from torch import nn
 from tqdm.auto import tqdm
 
 from mixtura import checks
@@ -28,8 +29,6 @@ from mixtura.files.codec import arguments_of, fits, fitted_of
 from mixtura.files.models import METADATA, as_arrays, from_arrays, save
 from mixtura.inspection.graphs import coded_graph, export
 from mixtura.inspection.summaries import feature_names
-from mixtura.priors import Shrinkage
-from mixtura.roles import Prior
 from mixtura.selection.search import SearchTable
 from mixtura.selection.splits import check_splits
 from mixtura.solvers import Record
@@ -42,12 +41,13 @@ RandomState: TypeAlias = int | np.random.RandomState | None
 Device: TypeAlias = str | torch.device | None
 MemoryLimit: TypeAlias = int | str | None
 PathName: TypeAlias = str | os.PathLike[str] | None
-Components: TypeAlias = int | str | dict[Any, int]
-ClassWeight: TypeAlias = str | dict[Any, float] | None
-PriorChoice: TypeAlias = str | Prior | Shrinkage | None
+Components: TypeAlias = int | str | dict[Hashable, int]
+ClassWeight: TypeAlias = str | dict[Hashable, float] | None
+
+ArgumentRule: TypeAlias = checks.Rule | Callable[..., object]  # or a function that raises an error
 
 # Arguments that mean the same in all estimators.
-ARGUMENTS: dict[str, Any] = {
+ARGUMENTS: Mapping[str, ArgumentRule] = {
     "n_init": checks.at_least(1),
     "max_iter": checks.at_least(0),
     "tol": checks.NON_NEGATIVE,
@@ -68,7 +68,7 @@ ARGUMENTS: dict[str, Any] = {
     "fraction": checks.PART,
 }
 # Fitted attributes of every estimator that is trained in iterations.
-TRAINED: dict[str, Any] = {
+TRAINED: dict[str, object] = {
     "n_iter_": Integral,
     "n_features_in_": Integral,
     "converged_": bool,
@@ -77,6 +77,8 @@ TRAINED: dict[str, Any] = {
 
 
 Class = TypeVar("Class", bound=type)
+Model = TypeVar("Model", bound="Estimator")
+Fit = TypeVar("Fit", bound=Callable[..., object])
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(field,))
@@ -85,24 +87,27 @@ def with_constructor(cls: Class) -> Class:
 
     It remains an ordinary class, since other packages take two dataclasses with the same fields for equal.
     """
-    constructed: Any = dataclass(eq=False, repr=False)(cls)
-    del constructed.__dataclass_fields__, constructed.__dataclass_params__
+    constructed = dataclass(eq=False, repr=False)(cls)
+    for name in ("__dataclass_fields__", "__dataclass_params__"):
+        delattr(constructed, name)
     return constructed
 
 
 class Estimator(BaseEstimator):
     """An estimator that can be saved: all of its arguments and all fitted attributes."""
 
-    _arguments: ClassVar[dict[str, Any]] = ARGUMENTS  # their rules, or functions that raise an error
+    _arguments: ClassVar[Mapping[str, ArgumentRule]] = ARGUMENTS
     # Fitted attributes: their types, their rules, or functions of name, value and model; a tuple has several.
-    _attributes: ClassVar[dict[str, Any]] = {}
+    _attributes: ClassVar[Mapping[str, object]] = {}
+    fit: Callable[..., object]
     n_features_in_: int
+    feature_names_in_: np.ndarray  # if X had column names that are text
     search_: SearchTable | None = None  # of what was compared
     n_iter_: int
     history_: list[Record]
     converged_: bool
 
-    def save(self, path: Any) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to a file, to be read with `mixtura.load`.
 
         The file (safetensors with a JSON header) holds all arguments and all fitted attributes, and no code. An
@@ -122,14 +127,14 @@ class Estimator(BaseEstimator):
         check_is_fitted(self)
         save(self, path)
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> object:
         """The state for skops, which stores arrays and no tensors."""
         return as_arrays(self) if fitted_of(self) else super().__getstate__()
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(vars(from_arrays(state)) if METADATA in state else state)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
         """The state for pickle, joblib and copies: tensors stay on their device."""
         return copyreg.__newobj__, (type(self),), vars(self).copy()  # type: ignore[attr-defined]
 
@@ -157,27 +162,27 @@ class Estimator(BaseEstimator):
                         checks.is_kind(name, entry, get_args(part)[0])
         checks.fitted_names("feature_names_in_", checks.feature_names(self), self)
 
-    def _selected_settings(self) -> dict[str, Any]:
+    def _selected_settings(self) -> dict[str, object]:
         """Values that the fit selected for arguments "auto", and those of arguments that direct a selection alone."""
         return {}
 
-    def _fit_as_selected(self: Any, model: Any, X: Any, y: Any, **weights: Any) -> None:
+    def _fit_as_selected(self, model: Estimator, X: object, y: object, **weights: object) -> None:
         """Fit to other samples with what the fit of `model`, of which this is a copy, selected."""
         self.set_params(**model._selected_settings())
         counts = self.get_params(deep=False).get("n_components")
-        if isinstance(counts, dict) and y is not None and np.ndim(y) == 1:
+        if isinstance(counts, dict) and y is not None and len(checks.shape_of(y)) == 1:
             present = set(np.asarray(y).tolist())
             self.set_params(n_components={label: count for label, count in counts.items() if label in present})
         self.fit(X, y, **weights)
 
-    def _graph(self) -> Any:
+    def _graph(self) -> nn.Module:
         """A torch module of plain operations from samples (n, D) to predictions, both float32."""
         raise NotImplementedError
 
     def _graph_outputs(self) -> tuple[str, ...]:
         return ("probabilities",)
 
-    def to_onnx(self, path: Any) -> None:
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the model as an ONNX graph, which onnxruntime runs without torch or mixtura.
 
         The graph takes `X` (n_samples, n_features) as float32. Its outputs are `probabilities`, as `predict_proba`, and
@@ -197,19 +202,20 @@ class Estimator(BaseEstimator):
             onnxscript is not installed; `pip install 'mixtura[onnx]'`.
         """
         check_is_fitted(self)
-        notes: dict[str, Any] = {"feature_names": feature_names(self), "model": type(self).__name__}
+        names = feature_names(self)
+        notes: dict[str, object] = {"feature_names": names, "model": type(self).__name__}
         if "classes_" in vars(self):
             notes["classes"] = vars(self)["classes_"].tolist()
         graph, encoding = self._graph(), vars(self).get("encoding_")
         if encoding is not None:
             sizes = dict(zip(encoding.categorical, encoding.sizes, strict=True))
             graph = coded_graph(graph, encoding.numeric, sizes)
-            names = np.array(notes["feature_names"])[list(encoding.categorical)].tolist()
+            names = np.array(names)[list(encoding.categorical)].tolist()
             notes["categories"] = dict(zip(names, (values.tolist() for values in encoding.categories), strict=True))
         export(graph, path, self.n_features_in_, self._graph_outputs(), notes)
 
 
-def check_fitted(estimator: Any) -> None:
+def check_fitted(estimator: Estimator) -> None:
     """Check an estimator, if it is fitted."""
     if fitted_of(estimator):
         try:
@@ -218,14 +224,20 @@ def check_fitted(estimator: Any) -> None:
             raise ValueError(f"a part is missing: {error}") from error
 
 
-def with_selected_settings(model: Any) -> Any:
+def unfitted_copy(model: Model) -> Model:
+    """An unfitted copy of a model, with the same arguments."""
+    return cast("Model", clone(model))
+
+
+def with_selected_settings(model: Model) -> Model:
     """An unfitted copy of a fitted model: arguments "auto" have the values that the fit selected."""
-    copy: Any = clone(model)
+    copy = unfitted_copy(model)
     given = {"checkpoint": None} if "checkpoint" in arguments_of(model) else {}  # of the fit to all samples
-    return copy.set_params(**given, **model._selected_settings())
+    copy.set_params(**given, **model._selected_settings())
+    return copy
 
 
-def fit_as_selected(copy: Any, model: Any, X: Any, y: Any, **weights: Any) -> None:
+def fit_as_selected(copy: Model, model: Model, X: object, y: object, **weights: object) -> None:
     """Fit an unfitted copy of a model to other samples, with what the fit of the model selected."""
     copy._fit_as_selected(model, X, y, **weights)
 
@@ -235,16 +247,16 @@ def declared(cls: type, name: str) -> dict[str, Any]:
     return {key: value for base in reversed(cls.__mro__) for key, value in vars(base).get(name, {}).items()}
 
 
-def fitting(fit: Callable[..., Any]) -> Callable[..., Any]:
+def fitting(fit: Fit) -> Fit:
     """Decorate `fit`: its arguments are checked first, and a fit that fails leaves the last one unchanged."""
 
     @functools.wraps(fit)
-    def checked_fit(self: Any, *samples: Any, **named: Any) -> Any:
+    def checked_fit(self: Estimator, *samples: object, **named: object) -> object:
         self._check_arguments()
         with atomic_fit(self):
             return fit(self, *samples, **named)
 
-    return checked_fit
+    return cast("Fit", checked_fit)
 
 
 # Results of methods other than `fit`, which belong to the model that they were called for.
@@ -252,7 +264,7 @@ LATER = ("class_offsets_", "outlier_reference_", "outlier_source_", "set_referen
 
 
 @contextmanager
-def atomic_fit(estimator: Any) -> Iterator[None]:
+def atomic_fit(estimator: Estimator) -> Iterator[None]:
     """A context for the whole of `fit`.
 
     Attributes of the last fit are removed first; a warm start needs them, and keeps all but those of other methods.
@@ -273,7 +285,7 @@ def atomic_fit(estimator: Any) -> Iterator[None]:
         raise
 
 
-def is_complete(estimator: Any) -> bool:
+def is_complete(estimator: Estimator) -> bool:
     try:
         check_fitted(estimator)
     except ValueError:
@@ -285,8 +297,20 @@ def is_complete(estimator: Any) -> bool:
 FREE = ("checkpoint", "verbose", "verbose_interval", "memory_limit")
 
 
+class Recordable(Protocol):
+    """An estimator whose fit can be shown and resumed."""
+
+    @property
+    def checkpoint(self) -> PathName: ...
+    @property
+    def verbose(self) -> object: ...
+    @property
+    def random_state(self) -> object: ...
+    def get_params(self, deep: bool = True) -> dict[str, object]: ...
+
+
 @contextmanager
-def recorded(estimator: Any, bar: bool = True, **samples: Source | None) -> Iterator[None]:
+def recorded(estimator: Recordable, bar: bool = True, **samples: Source | None) -> Iterator[None]:
     """A context for the computation of a fit.
 
     Parameters
@@ -307,7 +331,7 @@ def recorded(estimator: Any, bar: bool = True, **samples: Source | None) -> Iter
         yield
 
 
-def _settings(estimator: Any, samples: dict[str, Source | None]) -> dict[str, str]:
+def _settings(estimator: Recordable, samples: dict[str, Source | None]) -> dict[str, str]:
     """Settings that identify a fit in a checkpoint."""
     arguments = {n: v for n, v in estimator.get_params().items() if n.rpartition("__")[2] not in FREE}
     settings = {"estimator class": type(estimator).__name__} | {
@@ -352,8 +376,15 @@ def _progress_bar(name: str, shown: bool) -> Iterator[Show | None]:
         yield show
 
 
+class Scored(Protocol):
+    """A candidate with a score, smaller is better."""
+
+    @property
+    def score(self) -> float: ...
+
+
 @contextmanager
-def trial_watcher(verbose: int, name: str) -> Iterator[Callable[[Any], None] | None]:
+def trial_watcher(verbose: int, name: str) -> Iterator[Callable[[Scored], None] | None]:
     """A function that shows each candidate of a search in a progress bar; None without a bar."""
     if not verbose:
         yield None
@@ -361,7 +392,7 @@ def trial_watcher(verbose: int, name: str) -> Iterator[Callable[[Any], None] | N
     with tqdm(desc=f"{name}: comparing", unit="candidate") as bar:
         best = [float("inf")]
 
-        def watch(trial: Any) -> None:
+        def watch(trial: Scored) -> None:
             best[0] = min(best[0], trial.score)
             bar.set_postfix(score=f"{trial.score:.4f}", best=f"{best[0]:.4f}", refresh=False)
             bar.update()

@@ -7,7 +7,7 @@ import math
 from dataclasses import KW_ONLY, field, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from mixtura.estimators.estimator import (
     Device,
     MemoryLimit,
     PathName,
-    PriorChoice,
     RandomState,
     atomic_fit,
     check_fitted,
@@ -71,9 +70,12 @@ from mixtura.objectives import Marginal
 from mixtura.roles import Structure
 from mixtura.selection.clusters import CRITERIA, ComponentSearch, wanted_criterion
 from mixtura.selection.splits import renumbered
-from mixtura.selection.task import Selected, Task, is_auto
+from mixtura.selection.task import PriorChoice, Selected, Task, is_auto
 from mixtura.solvers import EM, FitResult, run
 from mixtura.solvers.em import RunningMoments
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Rules of scikit-learn's class for its arguments, with `n_components` other than "auto".
 LIKE_SCIKIT_LEARN = {
@@ -254,7 +256,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         ours = {name: value for name, value in values.items() if name not in LIKE_SCIKIT_LEARN}
         checks.check_arguments(ours, declared(type(self), "_arguments"))
 
-    def _fit(self, settings: Settings, X: Any, sample_weight: Any, groups: Any = None) -> None:
+    def _fit(self, settings: Settings, X: object, sample_weight: object, groups: object = None) -> None:
         search, random_state = make_density_search(self), check_random_state(self.random_state)
         data = read_density(self, X, sample_weight, groups)
         training = partial(self._train_like_scikit_learn, data, random_state) if search is None else train
@@ -309,7 +311,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         -------
         self : GaussianMixture
         """
-        check_batch(self, X, step)
+        check_batch(X, step)
         self._check_arguments()
         first, settings = "mixture_" not in vars(self), make_density_settings(self)
         if first:
@@ -338,7 +340,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         self.lower_bounds_ = [*self.lower_bounds_, record.objective]
         self.history_ = [*self.history_, record]
 
-    def _selected_settings(self) -> dict[str, Any]:
+    def _selected_settings(self) -> dict[str, object]:
         what = {} if self.search_ is None else self.search_.best.what
         return {name: value for name, value in what.items() if is_auto(getattr(self, name))}
 
@@ -436,7 +438,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         """
         return mixture_to_sklearn(self)
 
-    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    def sample(self, n_samples: int = 1) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
         """Draw samples, ordered by component.
 
         Parameters
@@ -530,7 +532,7 @@ def make_start(model: GaussianMixture, random_state: np.random.RandomState) -> S
     return ScikitLearnStart(model.init_params, *given, model.covariance_type, random_state)
 
 
-def read_density(model: GaussianMixture, X: Any, sample_weight: Any, groups: Any = None) -> Data:
+def read_density(model: GaussianMixture, X: object, sample_weight: object, groups: object = None) -> Data:
     """Check samples and their weights."""
     if is_streamed(X):
         checks.alone_with_batches(groups=groups)

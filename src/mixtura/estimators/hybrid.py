@@ -16,7 +16,6 @@ from mixtura.estimators.estimator import (
     Device,
     MemoryLimit,
     PathName,
-    PriorChoice,
     RandomState,
     check_fitted,
     fitting,
@@ -26,7 +25,7 @@ from mixtura.estimators.training import fit_classifier, make_settings
 from mixtura.files.registry import storable
 from mixtura.objectives import Conditional, Hybrid, Margin
 from mixtura.roles import Structure
-from mixtura.selection.task import is_auto
+from mixtura.selection.task import PriorChoice, is_auto
 from mixtura.selection.tradeoffs import PATH, TradeoffSearch
 from mixtura.solvers import Gradient
 
@@ -207,7 +206,7 @@ class HybridMixtureClassifier(DensityClassifier):
         other = Margin(margin) if self.discriminative == "margin" else Conditional()
         return Hybrid(tradeoff, other, float(self.unlabeled_weight))
 
-    def _selected_settings(self) -> dict[str, Any]:
+    def _selected_settings(self) -> dict[str, object]:
         """The copy holds nothing out: it trains for the selected number of epochs."""
         margin = self.margin if self.margin_ is None else self.margin_
         return {"tradeoff": self.tradeoff_, "margin": margin, "n_epochs": self.n_epochs_, "validation_fraction": None}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, field
 from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.base import MetaEstimatorMixin, OneToOneFeatureMixin, TransformerMixin, clone
+from sklearn.base import MetaEstimatorMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -18,16 +18,16 @@ from mixtura.estimators.averaged import AveragedMixture
 from mixtura.estimators.categorical import columns_of, find_encoding
 from mixtura.estimators.density_classifier import DensityClassifier, marginal_loss
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import Estimator, RandomState, check_fitted, fitting, with_constructor
+from mixtura.estimators.estimator import Estimator, RandomState, check_fitted, fitting, unfitted_copy, with_constructor
 from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.labels import is_missing
 from mixtura.estimators.mixture_classifier import MixtureClassifier
-from mixtura.estimators.rows import PandasLike, adopt_features, as_array, read_array, with_nan
+from mixtura.estimators.rows import adopt_features, as_array, is_pandas, read_array, with_nan
 from mixtura.files.registry import storable
 from mixtura.inspection.explanations import forward_selection
 
 
-def missing_values(X: Any) -> np.ndarray:
+def missing_values(X: object) -> np.ndarray:
     """Which values are missing, (n, D)."""
     if isinstance(X, np.ndarray) and X.dtype.kind == "f":
         return np.isnan(X)
@@ -68,7 +68,7 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     True
     """
 
-    estimator: Any = None
+    estimator: GaussianMixture | AveragedMixture | int | None = None
     _: KW_ONLY
     method: str = "mean"
     add_indicator: bool = False
@@ -76,6 +76,7 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
 
     _arguments: ClassVar = {"method": checks.among(("mean", "draw")), "add_indicator": checks.SWITCH}
     _attributes: ClassVar = {"estimator_": DensityEstimator}
+    estimator_: GaussianMixture | AveragedMixture = field(init=False)
 
     @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MixtureImputer:
@@ -94,16 +95,16 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         -------
         self : MixtureImputer
         """
-        base: Any = self.estimator
-        if base is None or (isinstance(base, Integral) and not isinstance(base, bool)):
-            count = 1 if base is None else checks.count("estimator", base)
+        given = base = self.estimator
+        if given is None or (isinstance(given, Integral) and not isinstance(given, bool)):
+            count = 1 if given is None else checks.count("estimator", given)
             base = GaussianMixture(count, prior="default", categorical_features="from_dtype", random_state=0)
         if not isinstance(base, GaussianMixture | AveragedMixture):
             raise TypeError(
                 f"estimator must be a GaussianMixture, an AveragedMixture or a number of components; got {base!r}."
             )
         known = {} if sample_weight is None else {"sample_weight": sample_weight}
-        density: Any = clone(base)
+        density = unfitted_copy(base)
         wanted = density.categorical_features if isinstance(density, GaussianMixture) else "from_dtype"
         has_categories = find_encoding(X, wanted) is not None
         values = X if has_categories else read_array(self, X, reset=True)
@@ -111,7 +112,7 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         if has_categories:
             adopt_features(self, density)
         self.indicator_features_ = np.flatnonzero(missing_values(values).any(0))
-        self.estimator_: Any = density
+        self.estimator_ = density
         return self
 
     def _check_fitted(self) -> None:
@@ -142,10 +143,10 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         if not self.add_indicator:
             return completed
         indicators = missing_values(values)[:, self.indicator_features_]
-        if not isinstance(completed, PandasLike):
+        if not is_pandas(completed):
             return np.hstack((completed, indicators))
         names = self.get_feature_names_out()[self.n_features_in_ :]
-        return completed.assign(**dict(zip(names, indicators.T.astype(float), strict=True)))  # pyright: ignore
+        return completed.assign(**dict(zip(names, indicators.T.astype(float), strict=True)))
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the columns of `transform`.
@@ -159,7 +160,7 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         -------
         names : ndarray of str
         """
-        names: Any = super().get_feature_names_out(input_features)
+        names = np.asarray(super().get_feature_names_out(input_features), dtype=object)
         if not self.add_indicator:
             return names
         indicators = [f"missingindicator_{names[j]}" for j in self.indicator_features_]
@@ -203,7 +204,7 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
     (150, 2)
     """
 
-    estimator: Any = None
+    estimator: DensityClassifier | None = None
     _: KW_ONLY
     n_features_to_select: int = 1
 
@@ -212,6 +213,7 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
         "n_features_to_select": checks.at_least(1),
     }
     _attributes: ClassVar = {"estimator_": DensityClassifier}
+    estimator_: DensityClassifier = field(init=False)
 
     @fitting
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> MarginalFeatureSelector:
@@ -232,13 +234,13 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
         """
         base = MixtureClassifier(1) if self.estimator is None else self.estimator
         known = {} if sample_weight is None else {"sample_weight": sample_weight}
-        model: Any = clone(base)
+        model = unfitted_copy(base)
         model.fit(X, y, **known)
         adopt_features(self, model)
         loss = marginal_loss(model, X, y, sample_weight)
         count = min(int(self.n_features_to_select), self.n_features_in_)
         self.ranking_, self.log_losses_ = forward_selection(loss, self.n_features_in_, count)
-        self.estimator_: Any = model
+        self.estimator_ = model
         return self
 
     def _check_fitted(self) -> None:
@@ -261,7 +263,7 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
         check_is_fitted(self)
         return super().transform(as_array(X) if isinstance(X, torch.Tensor) else with_nan(X))
 
-    def _get_support_mask(self) -> Any:
+    def _get_support_mask(self) -> np.ndarray:  # pyright: ignore[reportIncompatibleMethodOverride]
         check_is_fitted(self)
         return np.isin(np.arange(self.n_features_in_), self.ranking_)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class ClassNumbers:
     unlabeled: object = None
     advice: str = ""
 
-    def read(self, y: Any, n_rows: int, weights: Tensor | None, what: str) -> Tensor:
+    def read(self, y: object, n_rows: int, weights: Tensor | None, what: str) -> Tensor:
         """Check labels and number them, (n,); -1 for unlabeled rows. `what` names the labels in errors."""
         if integers_on_gpu(y) and weights is None and self.classes.dtype.kind in "iu":
             checks.as_many_labels(y, n_rows)
@@ -68,7 +68,7 @@ class ClassNumbers:
 
 
 def read_one_per_row(
-    y: Any, n_rows: int, weights: Tensor | None, unlabeled: Any, what: str
+    y: object, n_rows: int, weights: Tensor | None, unlabeled: object, what: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Check one label per row; the labels of the labeled rows, and their mask. `what` names them in errors."""
     values, missing = as_labels(y)
@@ -98,7 +98,7 @@ class Labels:
 
 
 def read_labels(
-    y: Any, n_rows: int, weights: Tensor | None, name: str, unlabeled: Any = None, takes_unlabeled: bool = False
+    y: object, n_rows: int, weights: Tensor | None, name: str, unlabeled: object = None, takes_unlabeled: bool = False
 ) -> Labels:
     """Check y: one label per row, a matrix of shares, or checked labels. Rows of weight zero count as absent."""
     if isinstance(y, Labels):
@@ -126,22 +126,22 @@ def read_labels(
     return Labels(classes, ClassNumbers(classes).number(known, labeled), None)
 
 
-def with_groups(cv: Any, groups: Any, n_rows: int) -> Any:
+def with_groups(cv: object, groups: object, n_rows: int) -> object:
     """Splits that do not divide groups, one per row; `cv` itself without groups."""
     if groups is None:
         return cv
     values, missing = as_labels(groups)
     checks.groups(values, missing, n_rows)
-    numbers: dict[Any, int] = {}
+    numbers: dict[Hashable, int] = {}
     return Grouped(cv, torch.tensor([numbers.setdefault(value, len(numbers)) for value in values.tolist()]))
 
 
-def integers_on_gpu(y: Any) -> bool:
+def integers_on_gpu(y: object) -> TypeGuard[Tensor]:
     """Whether labels are integers on a GPU: the host would take longer to number a million than twenty passes take."""
     return isinstance(y, Tensor) and y.is_cuda and y.ndim == 1 and y.dtype in INTEGERS
 
 
-def read_integers(y: Tensor, n_rows: int, weights: Tensor | None, name: str, unlabeled: Any) -> Labels:
+def read_integers(y: Tensor, n_rows: int, weights: Tensor | None, name: str, unlabeled: object) -> Labels:
     """Check integer labels on their device, like `read_labels`."""
     checks.as_many_labels(y, n_rows)
     free = unlabeled_integers(y, unlabeled)
@@ -152,7 +152,7 @@ def read_integers(y: Tensor, n_rows: int, weights: Tensor | None, name: str, unl
     return Labels(known, ClassNumbers(known).number_integers(y, free | absent), None)
 
 
-def unlabeled_integers(y: Tensor, unlabeled: Any) -> Tensor:
+def unlabeled_integers(y: Tensor, unlabeled: object) -> Tensor:
     """Which integer labels mean unlabeled, (n,)."""
     checks.one_label(unlabeled)
     if isinstance(unlabeled, int | float | np.integer | np.floating) and not is_missing(unlabeled):
@@ -160,7 +160,7 @@ def unlabeled_integers(y: Tensor, unlabeled: Any) -> Tensor:
     return torch.zeros_like(y, dtype=torch.bool)
 
 
-def as_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
+def as_labels(y: object) -> tuple[np.ndarray, np.ndarray]:
     """The labels, and a mask of missing ones: NaN, None, pd.NA, NaT, or masked."""
     values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     missing = np.array(np.ma.getmaskarray(y)) if isinstance(y, np.ma.MaskedArray) else np.zeros(values.shape, bool)
@@ -179,7 +179,7 @@ def _of_one_kind(values: np.ndarray) -> np.ndarray:
 
 
 def labeled_rows(
-    values: np.ndarray, missing: np.ndarray, weights: Tensor | None, unlabeled: Any, takes_unlabeled: bool
+    values: np.ndarray, missing: np.ndarray, weights: Tensor | None, unlabeled: object, takes_unlabeled: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """The labels of the labeled rows, and their mask; rows of weight zero are excluded."""
     labeled = np.ones(len(values), bool) if weights is None else weights.cpu().numpy() > 0
@@ -189,7 +189,7 @@ def labeled_rows(
     return _of_one_kind(values[~free]), labeled
 
 
-def _unlabeled_rows(values: np.ndarray, missing: np.ndarray, unlabeled: Any, takes_unlabeled: bool) -> np.ndarray:
+def _unlabeled_rows(values: np.ndarray, missing: np.ndarray, unlabeled: object, takes_unlabeled: bool) -> np.ndarray:
     """Which rows have no label, by the argument `unlabeled`."""
     checks.one_label(unlabeled)
     if unlabeled is not None and is_missing(unlabeled):
@@ -201,7 +201,7 @@ def _unlabeled_rows(values: np.ndarray, missing: np.ndarray, unlabeled: Any, tak
     return nowhere if unlabeled is None else np.asarray(values == unlabeled) | nowhere
 
 
-def labeled_samples(y: Any, unlabeled: Any) -> np.ndarray:
+def labeled_samples(y: object, unlabeled: object) -> np.ndarray:
     """Which samples have a label, (n,), by the argument `unlabeled` of an estimator."""
     values, missing = as_labels(y)
     if unlabeled is None or values.ndim != 1:
@@ -209,7 +209,7 @@ def labeled_samples(y: Any, unlabeled: Any) -> np.ndarray:
     return ~_unlabeled_rows(values, missing, unlabeled, takes_unlabeled=True)
 
 
-def _read_shares(values: np.ndarray, columns: Iterable[Any], name: str) -> Labels:
+def _read_shares(values: np.ndarray, columns: Iterable[Hashable], name: str) -> Labels:
     shares = checks.soft_labels(values)
     classes = np.array(list(columns))
     if np.isnan(shares).all():
@@ -218,7 +218,7 @@ def _read_shares(values: np.ndarray, columns: Iterable[Any], name: str) -> Label
     return Labels(classes, None, torch.from_numpy(shares))
 
 
-def weigh_classes(class_weight: Any, labels: Labels, weights: Tensor | None) -> Tensor | None:
+def weigh_classes(class_weight: object, labels: Labels, weights: Tensor | None) -> Tensor | None:
     """Multiply sample weights by the weights of the classes."""
     if class_weight is None:
         return weights
@@ -236,7 +236,7 @@ def weigh_classes(class_weight: Any, labels: Labels, weights: Tensor | None) -> 
     return products
 
 
-def _factors_of(class_weight: Any, classes: np.ndarray, numbers: Tensor, weights: Tensor | None) -> Tensor:
+def _factors_of(class_weight: object, classes: np.ndarray, numbers: Tensor, weights: Tensor | None) -> Tensor:
     """The factor of each class; "balanced" gives all classes the same total weight."""
     if isinstance(class_weight, str) and class_weight == "balanced":
         totals = torch.zeros(len(classes), dtype=torch.float64)
@@ -272,8 +272,8 @@ class LabeledScorer:
     True
     """
 
-    scoring: Any = "accuracy"
-    unlabeled: Any = -1
+    scoring: str | Callable[..., float] = "accuracy"
+    unlabeled: object = -1
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the score of the labeled samples of X and y."""
@@ -282,17 +282,25 @@ class LabeledScorer:
         return float(get_scorer(self.scoring)(estimator, X, y, **known))
 
 
-def only_labeled(X: Any, y: Any, sample_weight: Any, unlabeled: Any) -> tuple[Any, Any, Any]:
+def only_labeled(X: object, y: object, sample_weight: object, unlabeled: object) -> tuple[object, object, object]:
     """The samples that have a label."""
     labeled = labeled_samples(y, unlabeled)
     if labeled.all():
         return X, y, sample_weight
     if not labeled.any():
         raise ValueError(f"y holds no labeled sample to score: every label is {unlabeled!r}.")
-    return tuple(_some(part, labeled) for part in (X, y, sample_weight))
+    return _some(X, labeled), _some(y, labeled), _some(sample_weight, labeled)
 
 
-def accuracy_of_batches(model: Any, batches: Any) -> float:
+class LabelPredictor(Protocol):
+    """A fitted classifier that knows which labels mean "unlabeled"."""
+
+    @property
+    def unlabeled(self) -> object: ...
+    def predict(self, X: Any) -> Any: ...
+
+
+def accuracy_of_batches(model: LabelPredictor, batches: Iterable[object]) -> float:
     """The accuracy on the labeled samples of batches of (X, y) or (X, y, sample_weight)."""
     counts = np.zeros(2)
     for batch in named_batches(batches):
@@ -302,14 +310,14 @@ def accuracy_of_batches(model: Any, batches: Any) -> float:
     return _accuracy(counts)
 
 
-def accuracy_of_collection(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
+def accuracy_of_collection(model: LabelPredictor, X: object, y: object, sample_weight: object) -> float:
     """The accuracy on the labeled samples of a Dask collection; predictions and labels come into this process."""
     parts = (model.predict(X), y, sample_weight)
     predicted, labels, weights = (part.compute() if is_dask(part) else part for part in parts)
     return _accuracy(_counts(predicted, labels, weights, model.unlabeled))
 
 
-def _counts(predicted: Any, y: Any, sample_weight: Any, unlabeled: Any) -> np.ndarray:
+def _counts(predicted: object, y: object, sample_weight: object, unlabeled: object) -> np.ndarray:
     """The weights of the correctly predicted and of all labeled samples."""
     (labels, _), (predicted_labels, _) = as_labels(y), as_labels(predicted)
     weights = checks.sample_weight(sample_weight, len(labels), all_rows=False)
@@ -324,7 +332,7 @@ def _accuracy(counts: np.ndarray) -> float:
     return float(counts[0] / counts[1])
 
 
-def _some(values: Any, chosen: np.ndarray) -> Any:
+def _some(values: object, chosen: np.ndarray) -> object:
     if values is None or isinstance(values, Tensor):
         return None if values is None else values[chosen]
     return _safe_indexing(values, np.flatnonzero(chosen))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-import numpy as np
 from sklearn.utils.metaestimators import available_if
 
 from mixtura import checks
-from mixtura.estimators.density_classifier import DensityClassifier
+from mixtura.estimators.density_classifier import DensityClassifier, members_of
 from mixtura.estimators.estimator import (
     ClassWeight,
     Components,
     Device,
+    Estimator,
     MemoryLimit,
     PathName,
-    PriorChoice,
     RandomState,
     atomic_fit,
     check_fitted,
@@ -34,7 +33,7 @@ from mixtura.model.transforms import Warp
 from mixtura.objectives import OBJECTIVES
 from mixtura.roles import MixtureSolver, Objective, Structure
 from mixtura.selection.automatic import AutomaticSearch
-from mixtura.selection.task import HybridTraining, is_auto
+from mixtura.selection.task import HybridTraining, PriorChoice, is_auto
 from mixtura.solvers import SOLVERS
 from mixtura.solvers.em import RunningMoments
 
@@ -184,7 +183,7 @@ class MixtureClassifier(DensityClassifier):
     temperature: float | str = "auto"
     average: int = 3
     missing: str = "auto"
-    cv: Any = 5
+    cv: object = 5
     time_budget: float | None = None
     class_prior: object = "empirical"
     class_weight: ClassWeight = None
@@ -236,13 +235,13 @@ class MixtureClassifier(DensityClassifier):
         )
         return self
 
-    def _selected_settings(self) -> dict[str, Any]:
+    def _selected_settings(self) -> dict[str, object]:
         """Those of the best member: arguments give a single one."""
         if not is_auto(self.n_components):
             return {}
         counts = self.n_components_.tolist()
         same = len(set(counts)) == 1
-        chosen: dict[str, Any] = {
+        chosen: dict[str, object] = {
             "n_components": counts[0] if same else dict(zip(self.classes_.tolist(), counts, strict=True)),
             "missing": "ignorable" if self.missingness_ is None else "informative",
         }
@@ -252,8 +251,9 @@ class MixtureClassifier(DensityClassifier):
         chosen |= {name: what[name] for name in ("covariance_type", "prior", "warp") if is_auto(getattr(self, name))}
         return chosen | {"temperature": self.temperature_, "time_budget": None}
 
-    def _fit_as_selected(self, model: Any, X: Any, y: Any, **weights: Any) -> None:
-        fit_classifier(self, make_classifier_settings(self, model, y), None, X, y, weights.get("sample_weight"))
+    def _fit_as_selected(self, model: Estimator, X: object, y: object, **weights: object) -> None:
+        settings = make_classifier_settings(self, cast("MixtureClassifier", model), y)
+        fit_classifier(self, settings, None, X, y, weights.get("sample_weight"))
 
     @available_if(classifies_online)
     def partial_fit(
@@ -285,7 +285,7 @@ class MixtureClassifier(DensityClassifier):
         self._check_arguments()
         settings = replace(make_classifier_settings(self), n_init=FIRST_STARTS if self.n_init == 1 else self.n_init)
 
-        def fit_first(X: Any, y: Any, sample_weight: Any) -> None:
+        def fit_first(X: object, y: object, sample_weight: object) -> None:
             with atomic_fit(self):
                 fit_classifier(self, settings, make_classifier_search(self, average=1), X, y, sample_weight)
 
@@ -319,7 +319,9 @@ class MixtureClassifier(DensityClassifier):
         return classifier_to_sklearn(self)
 
 
-def make_classifier_settings(model: MixtureClassifier, chosen: Any = None, labels: Any = None) -> Settings:
+def make_classifier_settings(
+    model: MixtureClassifier, chosen: MixtureClassifier | None = None, labels: object = None
+) -> Settings:
     """The settings of a fit, with what was selected before if it continues, or by `chosen` for these labels."""
     on, solver, missing = continues(model), model.solver, model.missing
     settings = make_settings(
@@ -337,7 +339,7 @@ def make_classifier_settings(model: MixtureClassifier, chosen: Any = None, label
     known = [{}] if chosen.search_ is None else [candidate.what for candidate in chosen.search_.members]
     first, *further = [
         _of_member(settings, chosen, member, what, labels)
-        for member, what in zip(chosen.members_, known, strict=False)  # the best alone, after partial_fit
+        for member, what in zip(members_of(chosen), known, strict=False)  # the best alone, after partial_fit
     ]
     if on:
         first = replace(first, init=model)
@@ -345,14 +347,14 @@ def make_classifier_settings(model: MixtureClassifier, chosen: Any = None, label
 
 
 def _of_member(
-    settings: Settings, chosen: MixtureClassifier, member: MemberGroup, what: Mapping[str, Any], labels: Any
+    settings: Settings, chosen: MixtureClassifier, member: MemberGroup, what: Mapping[str, object], labels: object
 ) -> Settings:
     """The settings of a member of a fitted model, to continue it or to fit it to other samples."""
     if is_auto(chosen.n_components):
-        counts: Any = member.mixture.class_sizes
+        counts = member.mixture.class_sizes
         if not settings.continues:
             counts = dict(zip(chosen.classes_.tolist(), counts, strict=True))
-            if labels is not None and np.ndim(labels) == 1:
+            if labels is not None and len(checks.shape_of(labels)) == 1:
                 counts = {label: counts[label] for label in counts if label in set(as_array(labels).tolist())}
         missing = "ignorable" if chosen.missingness_ is None else "informative"
         prior = what.get("prior", settings.prior)

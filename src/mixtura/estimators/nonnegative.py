@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
+from torch import Tensor, nn
 
 from mixtura import checks
 from mixtura.engine.passes import map_parts
@@ -27,7 +27,6 @@ from mixtura.estimators.estimator import (
     Device,
     MemoryLimit,
     PathName,
-    PriorChoice,
     RandomState,
     check_fitted,
     fitting,
@@ -60,7 +59,7 @@ from mixtura.nonnegative.mixture import (
 from mixtura.nonnegative.priors import Normal, PseudoCounts
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS
 from mixtura.selection.splits import check_splits, renumbered
-from mixtura.selection.task import is_auto
+from mixtura.selection.task import PriorChoice, is_auto
 from mixtura.selection.texts import (
     COMPONENTS,
     PLAIN_COMPONENTS,
@@ -218,7 +217,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     True
     """
 
-    n_components: Any = "auto"
+    n_components: int | str = "auto"
     _: KW_ONLY
     prior: PriorChoice = "auto"
     rows: str | None = "auto"
@@ -226,7 +225,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     sparsity: float | str = "auto"
     solver: str = "auto"
     temperature: float | str = "auto"
-    cv: Any = 5
+    cv: object = 5
     time_budget: float | None = None
     unlabeled: object = None
     early_stopping: bool = True
@@ -294,7 +293,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     # ---- predicting ------------------------------------------------------------------------------------------------
 
-    def _map_rows(self, X: Any, compute: Any) -> Any:
+    def _map_rows(self, X: object, compute: Callable[[LogLinearMixture, Tensor], Tensor]) -> np.ndarray | Tensor:
         """compute(mixture, rows) over parts of the rows of X, returned in the format of X."""
         check_is_fitted(self)
         features, rows = read_features(self, X, reset=False)
@@ -309,7 +308,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
         return rows.answer(map_parts(features, per_row, limit, compute_part))
 
-    def _map_scores(self, X: Any, finish: Any) -> Any:
+    def _map_scores(self, X: object, finish: Callable[[Tensor], Tensor]) -> np.ndarray | Tensor:
         check_is_fitted(self)
         # The class prior of the training set; another class prior is applied later, to all scores.
         log_prior = torch.from_numpy(self.class_prior_).log() - self._log_prior_change()
@@ -322,7 +321,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
         return self._map_rows(X, compute)
 
-    def _graph(self) -> Any:
+    def _graph(self) -> nn.Module:
         mixture, change = self.mixture_.to("cpu"), self._log_prior_change()
         log_prior = (torch.from_numpy(self.class_prior_).log() - change).unsqueeze(-1)
         log_shares = mixture.shares.log().clamp_min(-1e30).unsqueeze(-1)  # (C, J, 1)
@@ -433,13 +432,13 @@ class TextData:
     source: TensorSource  # what identifies the samples in a checkpoint
     classes: np.ndarray
     class_prior: Tensor
-    cv: Any
+    cv: object
     generator: torch.Generator
     splitter: torch.Generator
     home: torch.device | None = None  # device of the fitted parameters, if it is another one
 
 
-def read(model: NonnegativeMixtureClassifier, X: Any, y: Any, sample_weight: Any, groups: Any) -> TextData:
+def read(model: NonnegativeMixtureClassifier, X: object, y: object, sample_weight: object, groups: object) -> TextData:
     """Check samples in memory; those on which an automatic search compares candidates are drawn at random."""
     features, rows = read_features(model, X, reset=True)
     weights = checks.sample_weight(sample_weight, len(rows))
@@ -470,9 +469,12 @@ def read(model: NonnegativeMixtureClassifier, X: Any, y: Any, sample_weight: Any
     return TextData(few, rows_in_memory(every), source, labels.classes, totals / totals.sum(), cv, first, second, home)
 
 
-def read_batches(model: NonnegativeMixtureClassifier, X: Any, y: Any, sample_weight: Any, groups: Any) -> TextData:
+def read_batches(
+    model: NonnegativeMixtureClassifier, X: object, y: object, sample_weight: object, groups: object
+) -> TextData:
     """Check batches: candidates are compared on some of the rows, and every pass reads the batches again."""
     checks.alone_with_batches(y=y, sample_weight=sample_weight, groups=groups)
+    assert isinstance(X, Iterable)
     if not is_auto(model.solver):
         raise ValueError(
             f"solver={model.solver!r} does not support an X of batches. Use solver='auto', or pass all samples at "
@@ -544,7 +546,7 @@ def keep(model: NonnegativeMixtureClassifier, data: TextData, trained: TrainedTe
         )
 
 
-def make_generators(random_state: Any) -> tuple[torch.Generator, torch.Generator]:
+def make_generators(random_state: RandomState) -> tuple[torch.Generator, torch.Generator]:
     """Separate generators, so that initialisation does not depend on the number of held-out rows."""
     seeds = check_random_state(random_state).randint(2**31 - 1, size=2)
     first, second = (torch.Generator().manual_seed(int(seed)) for seed in seeds)
@@ -552,15 +554,16 @@ def make_generators(random_state: Any) -> tuple[torch.Generator, torch.Generator
 
 
 def _chunk_size(model: NonnegativeMixtureClassifier, samples: TextSamples) -> int:
-    count = model.n_components
-    if is_auto(count):
-        count = max(COMPONENTS) if is_auto(model.solver) else PLAIN_COMPONENTS
+    count = max(COMPONENTS) if is_auto(model.solver) else PLAIN_COMPONENTS
+    count = count if is_auto(model.n_components) else cast("int", model.n_components)
     n_bases = count if model.shared else count * samples.n_classes
     limit = checks.memory_limit(model.memory_limit)
     return rows_per_chunk(n_bases, samples.features.shape[1], limit, samples.features.device)
 
 
-def read_features(model: Any, X: Any, reset: bool, training: bool = False) -> tuple[Tensor, Rows]:
+def read_features(
+    model: NonnegativeMixtureClassifier, X: object, reset: bool, training: bool = False
+) -> tuple[Tensor, Rows]:
     """Checked features, dense in double precision or CSR, and the format of the results.
 
     Negative values are refused in training: the updates cannot take them, but predictions can.
@@ -573,7 +576,8 @@ def read_features(model: Any, X: Any, reset: bool, training: bool = False) -> tu
     columns = None
     if sparse.issparse(X):
         kinds = [np.float64, np.float32]
-        matrix: Any = validate_data(model, X, reset=reset, accept_sparse="csr", dtype=kinds, ensure_all_finite=False)
+        validate = cast("Callable[..., sparse.csr_array]", validate_data)  # scikit-learn declares X as text
+        matrix = validate(model, X, reset=reset, accept_sparse="csr", dtype=kinds, ensure_all_finite=False)
         numbers, columns = matrix.data, lambda: matrix.indices
         values = from_scipy(matrix).to(checks.device(model.device, required=reset) or "cpu")
         rows = Rows(values, values.device, torch.float64, as_tensor=False)
@@ -593,8 +597,8 @@ def read_features(model: Any, X: Any, reset: bool, training: bool = False) -> tu
 class TextBatches:
     """Batches (X, y) or (X, y, sample_weight), checked like the rows of an estimator."""
 
-    estimator: Any
-    batches: Any
+    estimator: NonnegativeMixtureClassifier
+    batches: Iterable[object]
 
     def read(self, first_pass: bool = False) -> Iterator[tuple[Tensor, np.ndarray, np.ndarray, Tensor]]:
         """Rows, the labels of the labeled rows, their mask, and weights, batch by batch."""
@@ -676,7 +680,7 @@ def _smallest(
 
 
 def make_nonnegative_pipeline(
-    n_basis: int = 100, *, nmf_max_iter: int = 200, random_state: Any = None, **options: Any
+    n_basis: int = 100, *, nmf_max_iter: int = 200, random_state: RandomState = None, **options: Any
 ) -> Pipeline:
     """Create a pipeline of scikit-learn's NMF and a `NonnegativeMixtureClassifier` on its codes.
 
@@ -705,9 +709,8 @@ def make_nonnegative_pipeline(
     >>> bool(model.score(X[1::2], y[1::2]) > 0.85)
     True
     """
-    rank: Any = checks.count("n_basis", n_basis)
     coder = QuietNMF(
-        n_components=rank,
+        n_components=cast("str", checks.count("n_basis", n_basis)),  # declared so by scikit-learn
         init="nndsvda",
         max_iter=nmf_max_iter,
         random_state=random_state,
@@ -721,12 +724,12 @@ class QuietNMF(NMF):
     Its input is checked with messages that name `make_nonnegative_pipeline`.
     """
 
-    def _check(self, X: Any) -> None:
-        rows = X.tocsr() if sparse.issparse(X) else np.asarray(X)
+    def _check(self, X: object) -> None:
+        rows = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X)
         if rows.ndim != 2 or rows.dtype.kind not in "fiu":
             return  # scikit-learn says what is wrong
         values, columns = (rows, None) if isinstance(rows, np.ndarray) else (rows.data, lambda: rows.indices)
-        names = X.columns if isinstance(X, FrameLike) else None
+        names = list(X.columns) if isinstance(X, FrameLike) else None
         name = "make_nonnegative_pipeline"
 
         def named(column: int) -> str:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from numbers import Real
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from mixtura.covariances import COVARIANCES
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, locate
 from mixtura.engine.threads import computing
+from mixtura.estimators.density_classifier import DensityClassifier
+from mixtura.estimators.density_estimator import DensityEstimator
+from mixtura.estimators.estimator import ClassWeight
 from mixtura.estimators.labels import ClassNumbers, Labels
 from mixtura.estimators.parts import is_streamed
 from mixtura.estimators.rows import read_rows
@@ -28,7 +31,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
 from mixtura.objectives import OBJECTIVES
 from mixtura.roles import Objective
-from mixtura.selection.task import Task, make_prior
+from mixtura.selection.task import PriorChoice, Task, make_prior
 from mixtura.solvers import EM, Problem, Record
 from mixtura.solvers.em import adds_over_time, keep_moments
 from mixtura.values.moments import Moments, Summary
@@ -49,7 +52,7 @@ FIRST_STARTS = 4
 ALL_CLASSES = " Pass all classes in the first call of partial_fit, or mark samples without a label with `unlabeled`."
 
 
-def learns_online(estimator: Any) -> bool:
+def learns_online(estimator: DensityEstimator) -> bool:
     """Whether `partial_fit` supports these covariances; raises an AttributeError with the reason otherwise."""
     named = estimator.covariance_type
     if isinstance(named, str) and named in COVARIANCES:
@@ -59,7 +62,7 @@ def learns_online(estimator: Any) -> bool:
     return True
 
 
-def classifies_online(estimator: Any) -> bool:
+def classifies_online(estimator: DensityClassifier) -> bool:
     """The same for classifiers, which need the joint likelihood. Presets with another objective are not supported."""
     arguments = estimator.get_params(deep=False)
     objective, class_weight = arguments.get("objective"), arguments.get("class_weight")
@@ -74,7 +77,7 @@ def classifies_online(estimator: Any) -> bool:
     return learns_online(estimator)
 
 
-def _classes(given: Any, known: np.ndarray | None) -> np.ndarray:
+def _classes(given: object, known: np.ndarray | None) -> np.ndarray:
     """The sorted classes."""
     if given is None and known is None:
         raise ValueError("classes must be passed on the first call to partial_fit.")
@@ -106,7 +109,7 @@ def _summary(mixture: Mixture, problem: Problem) -> Summary:
     return summarise(mixture.to(device), problem.source, problem.objective, problem.frame, problem.memory_limit)
 
 
-def check_batch(self: Any, X: Any, step: Any) -> None:
+def check_batch(X: object, step: float | str) -> None:
     if is_streamed(X):
         raise checks.one_batch(f"a {type(X).__module__}.{type(X).__name__}")
     decays = isinstance(step, str) and step == "decaying"
@@ -114,7 +117,7 @@ def check_batch(self: Any, X: Any, step: Any) -> None:
         raise ValueError(f'step must be "decaying" or a number between 0 and 1; got {step!r}.')
 
 
-def begin(self: Any, fit: Callable[[], None]) -> None:
+def begin(self: DensityEstimator, fit: Callable[[], None]) -> None:
     """Fit the first batch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # more batches are to come
@@ -123,12 +126,12 @@ def begin(self: Any, fit: Callable[[], None]) -> None:
         raise ValueError(checks.not_over_time(self.mixture_.covariance.structure.name))
 
 
-def remember_first(self: Any, problem: Problem) -> None:
+def remember_first(self: DensityEstimator, problem: Problem) -> None:
     with computing():
         remember(self, _summary(self.mixture_, problem).moments, problem, n_steps=1)
 
 
-def resume(self: Any, problem: Problem) -> None:
+def resume(self: DensityEstimator, problem: Problem) -> None:
     """Continue from a mixture fitted by other means, with the weight of the first batch."""
     with computing():
         mixture = self.mixture_.to(problem.source.device)
@@ -139,7 +142,9 @@ def resume(self: Any, problem: Problem) -> None:
         remember(self, moments, problem, n_steps=1)
 
 
-def advance(self: Any, source: Source, objective: Objective, step: Any, ridge: float, strict: bool) -> Record:
+def advance(
+    self: DensityEstimator, source: Source, objective: Objective, step: float | str, ridge: float, strict: bool
+) -> Record:
     """One step (stepwise-em); a failed step does not change the estimator."""
     running = self.running_
     assert running is not None
@@ -164,22 +169,22 @@ def advance(self: Any, source: Source, objective: Objective, step: Any, ridge: f
     return Record(running.n_steps + 1, summary.mean_value, 0.0, 0.0)
 
 
-def remember(self: Any, moments: Moments, problem: Problem, n_steps: int) -> None:
+def remember(self: DensityEstimator, moments: Moments, problem: Problem, n_steps: int) -> None:
     self.running_ = as_loaded(keep_moments(moments, n_steps, problem.floor, problem.prior, problem.class_prior))
 
 
 def update_classifier(
-    self: Any,
+    self: DensityClassifier,
     settings: Settings,
-    fit: Callable[[Any, Any, Any], None],
-    X: Any,
-    y: Any,
-    classes: Any,
-    sample_weight: Any,
+    fit: Callable[[object, object, object], None],
+    X: object,
+    y: object,
+    classes: object,
+    sample_weight: object,
     step: float | str,
 ) -> None:
     """Fit the first batch, or take one step with a later one."""
-    check_batch(self, X, step)
+    check_batch(X, step)
     checks.no_categories("partial_fit", self.encoding_)
     first = "mixture_" not in vars(self)
     known = _classes(classes, None if first else self.classes_)
@@ -187,7 +192,7 @@ def update_classifier(
     weights = checks.sample_weight(sample_weight, len(rows), all_rows=first)
     checks.given_labels(y, type(self).__name__)
     numbers = ClassNumbers(known, self.unlabeled, ALL_CLASSES).read(y, len(rows), weights, "y of partial_fit")
-    weights = _weigh_classes(self, weights, numbers, known)
+    weights = _weigh_classes(settings.class_weight, weights, numbers, known)
     shares = _shares_of(numbers, weights, len(known)) if first else None
     if first:
         labels = y if shares is None else Labels(known, None, shares.cpu())
@@ -199,13 +204,13 @@ def update_classifier(
         _take_step(self, settings, source, step)
 
 
-def problem_of(self: Any, settings: Settings, source: Source) -> Problem:
+def problem_of(self: DensityEstimator, settings: Settings, source: Source) -> Problem:
     """The problem of the fitted model for other samples, with the selected prior."""
     counts, classes = self.mixture_.class_sizes, vars(self).get("classes_")
     generator = torch.Generator().manual_seed(0) if classes is None else make_generator(self.random_state)
     description = describe(source, len(counts), generator)
     check_described(self, description)
-    prior = settings.prior if self.search_ is None else self.search_.best.what["prior"]
+    prior = settings.prior if self.search_ is None else cast("PriorChoice", self.search_.best.what["prior"])
     return Task(
         source=source,
         classes=classes,
@@ -221,7 +226,7 @@ def problem_of(self: Any, settings: Settings, source: Source) -> Problem:
     ).problem
 
 
-def _continue_best(self: Any) -> None:
+def _continue_best(self: DensityClassifier) -> None:
     """Drop all members of an average but the best one, with a warning."""
     if self.further_members_:
         n_members, self.further_members_, self.average_temperature_ = len(self.members_), (), 1.0
@@ -232,7 +237,7 @@ def _continue_best(self: Any) -> None:
         )
 
 
-def _take_step(self: Any, settings: Settings, source: Source, step: float | str) -> None:
+def _take_step(self: DensityClassifier, settings: Settings, source: Source, step: float | str) -> None:
     if self.running_ is None:
         _continue_best(self)
         resume(self, problem_of(self, settings, source))
@@ -242,9 +247,11 @@ def _take_step(self: Any, settings: Settings, source: Source, step: float | str)
     self.history_ = [*self.history_, record]
 
 
-def _weigh_classes(self: Any, weights: Tensor | None, numbers: Tensor, classes: np.ndarray) -> Tensor | None:
-    if self.class_weight is None:
+def _weigh_classes(
+    class_weight: ClassWeight, weights: Tensor | None, numbers: Tensor, classes: np.ndarray
+) -> Tensor | None:
+    if not isinstance(class_weight, dict):
         return weights
-    table = torch.tensor([float(self.class_weight.get(label, 1.0)) for label in classes.tolist()] + [1.0])
+    table = torch.tensor([float(class_weight.get(label, 1.0)) for label in classes.tolist()] + [1.0])
     factors = table.double().to(numbers.device)[numbers]  # unlabeled samples, -1, have the last one
     return factors if weights is None else weights * factors.to(weights.device)

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial, reduce, wraps
-from typing import Any
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,16 +17,19 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.distributed import DaskSource, Processes, ProcessSource, add_partitions
 from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, TensorSource, moved
-from mixtura.estimators.categorical import Encoding, FoundCategories, find_categories, read_samples
+from mixtura.estimators.categorical import Encoding, FoundCategories, ReadsCategories, find_categories, read_samples
+from mixtura.estimators.estimator import Estimator
 from mixtura.estimators.labels import ClassNumbers, Labels, read_one_per_row
 from mixtura.estimators.rows import Rows, is_batches, is_dask, read_rows
 from mixtura.streams.batches import Batch, BatchedPredictions, EveryPass, Sharded, named_batches
+
+Method = TypeVar("Method", bound=Callable[..., object])
 
 # What the error about a label adds that the first pass over batches did not see.
 SAME_ROWS = " Batches must hold the same rows in every pass."
 
 
-def is_streamed(X: Any) -> bool:
+def is_streamed(X: object) -> bool:
     """Whether X is rows in parts, rather than one array."""
     return isinstance(X, Sharded) or is_dask(X) or is_batches(X)
 
@@ -53,6 +56,15 @@ class FirstPass:
         return checks.distinct(np.concatenate(known))
 
 
+class ReadsParts(ReadsCategories, Protocol):
+    """An estimator that reads rows in parts."""
+
+    @property
+    def warm_start(self) -> object: ...
+    @property
+    def random_state(self) -> object: ...
+
+
 @dataclass(frozen=True)
 class Reader:
     """Checks batches like arrays and converts them to blocks.
@@ -60,14 +72,14 @@ class Reader:
     `labeled`: whether batches must have labels. `classes` are sorted, or None before they are known.
     """
 
-    estimator: Any
+    estimator: ReadsParts
     labeled: bool
-    unlabeled: Any
+    unlabeled: object
     device: torch.device
     dtype: torch.dtype
     classes: np.ndarray | None = None
 
-    def scan(self, batches: Iterable[Any]) -> FirstPass:
+    def scan(self, batches: Iterable[object]) -> FirstPass:
         """Make the first pass over all batches of one place."""
         n_rows, n_unlabeled, labels = 0, 0, [np.empty(0)]
         for batch in named_batches(batches):
@@ -105,7 +117,7 @@ class Reader:
         rows = Rows(torch.empty(0, n_columns(self.estimator), dtype=self.dtype), self.device, self.dtype, False)
         return rows, None, np.empty(0) if self.labeled else None, np.zeros(0, bool)
 
-    def _labels(self, y: Any, n_rows: int, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+    def _labels(self, y: object, n_rows: int, weights: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
         if y is None:
             name = type(self.estimator).__name__
             raise ValueError(f"{name} needs batches of (X, y) or (X, y, sample_weight); this one has no y.")
@@ -128,7 +140,7 @@ class Data:
     classes: np.ndarray | None = None
     n_unlabeled: int = 0
     encoding: Encoding | None = None
-    cv: Any = 5
+    cv: object = 5
     held_out: TensorSource | None = None
     rows: Rows | None = None
     labels: Labels | None = None
@@ -141,7 +153,13 @@ class Data:
 
 
 def read_stream(
-    estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool, unlabeled: Any = None, watch: Any = None
+    estimator: ReadsParts,
+    X: object,
+    y: object,
+    sample_weight: object,
+    labeled: bool,
+    unlabeled: object = None,
+    watch: Callable[[int], None] | None = None,
 ) -> Data:
     """Check rows in parts; sets features on the estimator.
 
@@ -152,6 +170,7 @@ def read_stream(
     checks.alone_with_batches(y=y, sample_weight=sample_weight)
     if isinstance(X, Sharded):
         return _read_sharded(estimator, X, labeled, unlabeled)
+    assert isinstance(X, Iterable)
     first = first_batch(X)
     _keep_encoding(estimator, first.X, lambda: _find_categories(estimator.categorical_features, _named_again(X)))
     reader = _reader(estimator, first, labeled, unlabeled)
@@ -163,7 +182,7 @@ def read_stream(
     return Data(source, classes, 0 if first_pass is None else first_pass.n_unlabeled)
 
 
-def _named_again(batches: Iterable[Any]) -> EveryPass:
+def _named_again(batches: Iterable[object]) -> EveryPass:
     """Batches with names, which can be iterated repeatedly. There is at least one (see `first_batch`)."""
 
     def named() -> Iterator[Batch]:
@@ -176,7 +195,7 @@ def _named_again(batches: Iterable[Any]) -> EveryPass:
     return EveryPass(named)
 
 
-def first_batch(batches: Any) -> Batch:
+def first_batch(batches: Iterable[object]) -> Batch:
     """The first non-empty batch of a re-iterable."""
     if isinstance(batches, Iterator):
         raise checks.read_once(type(batches).__name__)
@@ -186,12 +205,12 @@ def first_batch(batches: Any) -> Batch:
     raise checks.no_rows()
 
 
-def n_columns(estimator: Any) -> int:
+def n_columns(estimator: ReadsParts) -> int:
     """Number of columns of the samples, with one for every category."""
     return estimator.n_features_in_ if estimator.encoding_ is None else estimator.encoding_.n_columns
 
 
-def _keep_encoding(estimator: Any, example: Any, find: Callable[[], tuple[FoundCategories, ...]]) -> None:
+def _keep_encoding(estimator: ReadsParts, example: object, find: Callable[[], tuple[FoundCategories, ...]]) -> None:
     """Store the encoding of categorical features, which takes a pass over the rows; that of a continued fit remains.
 
     If an example has no categorical feature, there is none.
@@ -202,7 +221,7 @@ def _keep_encoding(estimator: Any, example: Any, find: Callable[[], tuple[FoundC
         estimator.encoding_ = reduce(operator.add, parts).encoding if parts else None
 
 
-def _find_categories(wanted: Any, batches: Iterable[Any]) -> tuple[FoundCategories, ...]:
+def _find_categories(wanted: object, batches: Iterable[object]) -> tuple[FoundCategories, ...]:
     """The categories in the batches of one place, added up; none if no feature can be categorical."""
     parts: list[FoundCategories] = []
     for batch in named_batches(batches):
@@ -214,7 +233,7 @@ def _find_categories(wanted: Any, batches: Iterable[Any]) -> tuple[FoundCategori
     return tuple(parts)
 
 
-def _reader(estimator: Any, example: Batch, labeled: bool, unlabeled: Any) -> Reader:
+def _reader(estimator: ReadsParts, example: Batch, labeled: bool, unlabeled: object) -> Reader:
     """The reader of rows with the features of an example, which are stored in the estimator."""
     try:
         known = estimator.encoding_
@@ -232,7 +251,7 @@ def _with_classes(reader: Reader, first_pass: FirstPass | None) -> tuple[Reader,
     return Reader(reader.estimator, True, reader.unlabeled, reader.device, reader.dtype, classes), classes
 
 
-def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any) -> Data:
+def _read_sharded(estimator: ReadsParts, shard: Sharded, labeled: bool, unlabeled: object) -> Data:
     if not isinstance(estimator.random_state, int | np.integer):
         raise checks.common_seed(estimator.random_state)
     in_batches = is_batches(shard.X)
@@ -265,7 +284,9 @@ def _read_sharded(estimator: Any, shard: Sharded, labeled: bool, unlabeled: Any)
     return Data(ProcessSource(local, processes, first_pass.n_rows), classes, first_pass.n_unlabeled)
 
 
-def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool, unlabeled: Any) -> Data:
+def _read_dask(
+    estimator: ReadsParts, X: object, y: object, sample_weight: object, labeled: bool, unlabeled: object
+) -> Data:
     from mixtura.estimators.dask_collections import example_of, partitions_of
 
     if labeled:
@@ -287,19 +308,19 @@ def _read_dask(estimator: Any, X: Any, y: Any, sample_weight: Any, labeled: bool
     return Data(source, classes, first_pass.n_unlabeled)
 
 
-def _find_in_part(wanted: Any, number: int, *part: Any) -> tuple[FoundCategories, ...]:
+def _find_in_part(wanted: object, number: int, *part: object) -> tuple[FoundCategories, ...]:
     return _find_categories(wanted, [Batch(*part, origin=f"Partition {number}")])
 
 
-def _scan_part(reader: Reader, number: int, *part: Any) -> FirstPass:
+def _scan_part(reader: Reader, number: int, *part: object) -> FirstPass:
     return reader.scan([Batch(*part, origin=f"Partition {number}")])
 
 
-def _read_part(reader: Reader, number: int, *part: Any) -> Block:
+def _read_part(reader: Reader, number: int, *part: object) -> Block:
     return moved(reader(Batch(*part, origin=f"Partition {number}")), reader.device)
 
 
-def by_parts(columns: str = "") -> Callable[[Any], Any]:
+def by_parts(columns: str = "") -> Callable[[Method], Method]:
     """A decorator for methods whose result for a row does not depend on other rows.
 
     Parameters
@@ -308,11 +329,11 @@ def by_parts(columns: str = "") -> Callable[[Any], Any]:
         Meaning of the columns of the result: "class", "component" or "feature".
     """
 
-    def decorate(method: Any) -> Any:
+    def decorate(method: Method) -> Method:
         name = method.__name__
 
         @wraps(method)
-        def over_parts(self: Any, X: Any, *arguments: Any, **options: Any) -> Any:
+        def over_parts(self: Estimator, X: object, *arguments: object, **options: object) -> object:
             if is_dask(X) or is_batches(X):
                 check_is_fitted(self)
                 predict = partial(_predict_part, getattr(self, name), arguments, options)
@@ -323,19 +344,21 @@ def by_parts(columns: str = "") -> Callable[[Any], Any]:
                 return lazily(predict, X)
             return method(self, X, *arguments, **options)
 
-        return over_parts
+        return cast("Method", over_parts)
 
     return decorate
 
 
-def _predict_part(predict: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any], X: Any) -> Any:
+def _predict_part(
+    predict: Callable[..., object], arguments: tuple[object, ...], options: dict[str, object], X: object
+) -> object:
     return predict(X, *arguments, **options)
 
 
-def _labels(estimator: Any, columns: str) -> list[Any]:
+def _labels(estimator: Estimator, columns: str) -> list[object]:
     if columns == "class":
-        return estimator.classes_.tolist()
+        return vars(estimator)["classes_"].tolist()
     if columns == "component":
-        return list(range(estimator.mixture_.n_components))
+        return list(range(vars(estimator)["mixture_"].n_components))
     named = columns == "feature" and "feature_names_in_" in vars(estimator)
-    return list(estimator.feature_names_in_ if named else range(estimator.n_features_in_))
+    return list(vars(estimator)["feature_names_in_"] if named else range(estimator.n_features_in_))

@@ -4,38 +4,46 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
-from sklearn.base import clone, is_classifier
+from sklearn.base import is_classifier
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples, has_fit_parameter
 
 from mixtura import checks
-from mixtura.estimators.estimator import fit_as_selected
-from mixtura.estimators.labels import read_labels, with_groups
+from mixtura.estimators.estimator import Estimator, Model, fit_as_selected, unfitted_copy
+from mixtura.estimators.labels import LabelPredictor, read_labels, with_groups
 from mixtura.estimators.rows import ArrayLike, FrameLike, as_array
 from mixtura.files.codec import arguments_of
 from mixtura.selection.splits import check_splits, hold_outs
 
 
+class ProbabilityPredictor(Protocol):
+    """A fitted classifier."""
+
+    classes_: np.ndarray
+
+    def predict_proba(self, X: Any) -> Any: ...
+
+
 def refit(
-    model: Any,
-    X: Any,
-    y: Any,
+    model: Model,
+    X: object,
+    y: object,
     train: np.ndarray,
-    sample_weight: Any = None,
+    sample_weight: object = None,
     reselect: bool = False,
-    groups: Any = None,
-) -> Any:
+    groups: object = None,
+) -> Model:
     """Fit a copy of a model to some of the samples, without the warnings that the model itself has given.
 
     The copy has the settings that the model selected; with `reselect` it selects its own.
     """
-    copy: Any = clone(model)
+    copy = unfitted_copy(model)
     if "checkpoint" in arguments_of(model):
-        copy.checkpoint = None  # of the fit to all samples
+        copy.set_params(checkpoint=None)  # of the fit to all samples
     labels = None if y is None else as_array(y)[train]
     given = {} if sample_weight is None else {"sample_weight": as_array(sample_weight)[train]}
     given |= fit_groups(copy, None if groups is None else as_array(groups)[train])
@@ -51,26 +59,27 @@ def refit(
     return copy
 
 
-def adopt_estimates(copy: Any, model: Any) -> None:
+def adopt_estimates(copy: Estimator, model: Estimator) -> None:
     """Give a fitted copy what the selection of the model estimated, and the fit of the copy does not."""
-    if "label_noise_" in vars(model):
-        copy.label_noise_ = model.label_noise_
-    if vars(copy).get("missingness_") is not None:
-        copy.missingness_ = copy.missingness_.scaled(model.missingness_.strength)
+    estimates, known = vars(copy), vars(model)
+    if "label_noise_" in known:
+        estimates["label_noise_"] = known["label_noise_"]
+    if estimates.get("missingness_") is not None:
+        estimates["missingness_"] = estimates["missingness_"].scaled(known["missingness_"].strength)
 
 
 def held_out(
-    model: Any,
-    X: Any,
-    y: Any,
-    cv: Any,
-    answer: Callable[[Any, Any], Any],
+    model: Model,
+    X: object,
+    y: object,
+    cv: object,
+    answer: Callable[[Model, object], np.ndarray],
     *,
-    sample_weight: Any = None,
+    sample_weight: object = None,
     reselect: bool = False,
-    groups: Any = None,
+    groups: object = None,
     seed: int = 0,
-) -> Iterator[tuple[np.ndarray, Any]]:
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For every split, the positions of the held-out samples and answer(copy fitted without them, samples)."""
     X = indexable(X)
     for train, test in split_samples(model, X, y, cv, sample_weight, seed, groups):
@@ -78,7 +87,13 @@ def held_out(
 
 
 def split_samples(
-    model: Any, X: Any, y: Any, cv: Any, sample_weight: Any = None, seed: int = 0, groups: Any = None
+    model: Estimator,
+    X: object,
+    y: object,
+    cv: object,
+    sample_weight: object = None,
+    seed: int = 0,
+    groups: object = None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Positions of training and held-out samples, stratified by class.
 
@@ -89,7 +104,8 @@ def split_samples(
     weights = torch.ones(n_samples, dtype=torch.float64) if weights is None else weights.cpu()
     numbers = torch.zeros(n_samples, dtype=torch.int64)
     if is_classifier(model):
-        labels = read_labels(y, n_samples, None, type(model).__name__, model.unlabeled, takes_unlabeled=True)
+        unlabeled = cast("LabelPredictor", model).unlabeled
+        labels = read_labels(y, n_samples, None, type(model).__name__, unlabeled, takes_unlabeled=True)
         numbers, shares = labels.numbers, labels.shares
     generator = torch.Generator().manual_seed(seed)
     splits = with_groups(check_splits(cv), groups, n_samples)
@@ -100,14 +116,14 @@ def split_samples(
     return [(part.kept.nonzero()[:, 0].numpy(), part.held_out.nonzero()[:, 0].numpy()) for part in parts]
 
 
-def fit_groups(model: Any, groups: Any) -> dict[str, Any]:
+def fit_groups(model: Estimator, groups: object) -> dict[str, object]:
     """The argument `groups` of `fit`, if the model has it and there is more than one group."""
     if groups is None or not has_fit_parameter(model, "groups") or len(set(np.asarray(groups).tolist())) < 2:
         return {}
     return {"groups": groups}
 
 
-def probabilities_of(copy: Any, X: Any, classes: np.ndarray) -> np.ndarray:
+def probabilities_of(copy: ProbabilityPredictor, X: object, classes: np.ndarray) -> np.ndarray:
     """Class probabilities (n, C) by a copy of a model, which may know fewer classes."""
     known = as_array(copy.predict_proba(X))
     probabilities = np.zeros((len(known), len(classes)))
@@ -115,6 +131,6 @@ def probabilities_of(copy: Any, X: Any, classes: np.ndarray) -> np.ndarray:
     return probabilities
 
 
-def indexable(X: Any) -> Any:
+def indexable(X: object) -> object:
     """Samples from which some can be taken."""
     return X if isinstance(X, ArrayLike | FrameLike | list) else np.asarray(X)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, field
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import ClassifierMixin, MetaEstimatorMixin
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
 from mixtura.estimators.classifiers import Classifier
+from mixtura.estimators.density_classifier import Trained
 from mixtura.estimators.density_estimator import DensityEstimator as OutlierDetection
-from mixtura.estimators.estimator import Estimator, check_fitted, fitting, with_constructor
+from mixtura.estimators.estimator import Estimator, check_fitted, fitting, unfitted_copy, with_constructor
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import fit_groups
@@ -24,7 +25,7 @@ from mixtura.files.registry import storable
 from mixtura.inspection.outliers import CoverageCurve
 
 
-def _has_density(self: Any) -> bool:
+def _has_density(self: RejectOption) -> bool:
     return isinstance(self.estimator_ if "estimator_" in vars(self) else self._base, OutlierDetection)
 
 
@@ -65,11 +66,11 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
     array([-1,  0])
     """
 
-    estimator: Any = None
+    estimator: Trained | None = None
     _: KW_ONLY
     confidence: float = 0.8
     false_alarm: float | None = 0.01
-    reject_label: Any = "auto"
+    reject_label: object = "auto"
 
     _arguments: ClassVar = {
         "estimator": checks.kind_of_estimator(Classifier, "a classifier of mixtura"),
@@ -77,9 +78,10 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         "false_alarm": checks.PART | checks.NONE,
     }
     _attributes: ClassVar = {"estimator_": Classifier, "classes_": checks.fitted_classes}
+    estimator_: Trained = field(init=False)
 
     @property
-    def _base(self) -> Any:
+    def _base(self) -> Trained:
         return MixtureClassifier(1) if self.estimator is None else self.estimator
 
     @fitting
@@ -108,22 +110,22 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
                 "MixtureClassifier."
             )
         known = {} if sample_weight is None else {"sample_weight": sample_weight}
-        model: Any = clone(base)
+        model = unfitted_copy(base)
         model.fit(X, y, **known, **fit_groups(model, groups))
         label = self._label(model.classes_)
         if self.false_alarm is not None:
             model.calibrate_outliers(X, y, **known, groups=groups)
-        self.estimator_: Any = model
+        self.estimator_ = model
         self.classes_, self.reject_label_ = model.classes_, label
         adopt_features(self, model)
         return self
 
-    def _label(self, classes: np.ndarray) -> Any:
+    def _label(self, classes: np.ndarray) -> object:
         label = self.reject_label
         if isinstance(label, str) and label == "auto":
             numbers = classes.dtype.kind in "iufb"
             label = min(-1, math.floor(classes.min()) - 1) if numbers else "rejected"
-        if np.ndim(label):
+        if checks.shape_of(label):
             raise ValueError(f"reject_label must be a single label; got {label!r}.")
         if label in classes.tolist():
             raise ValueError(f"reject_label must not be a class; got {label!r}. Choose another label.")
@@ -136,7 +138,7 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         checks.same_size("classes_", len(self.classes_), len(self.estimator_.classes_))
         if self.false_alarm is not None:
             checks.is_kind("estimator_", self.estimator_, OutlierDetection)
-        checks.same_size("reject_label_", np.ndim(self.reject_label_), 0)
+        checks.same_size("reject_label_", len(checks.shape_of(self.reject_label_)), 0)
 
     @by_parts()
     def abstains(self, X: Any) -> np.ndarray:
@@ -250,7 +252,7 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         return tags
 
 
-def _of_one_type(label: Any, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _of_one_type(label: object, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A label and labels as arrays of one type that changes neither: numbers do not become text."""
     other = np.asarray(label)
     kind = np.result_type(other.dtype, labels.dtype)

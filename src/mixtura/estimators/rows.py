@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeGuard, cast, runtime_checkable
 
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.base import is_classifier
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import get_tags
 from sklearn.utils.validation import validate_data
 from torch import Tensor
@@ -23,6 +23,9 @@ from mixtura.engine.tuning import FEW_VALUES
 from mixtura.model.transforms import Transform
 from mixtura.streams.batches import Sharded
 from mixtura.values.extents import Extents, extents_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Types of columns of a frame that are not numeric.
 NOT_NUMBERS = ("category", "string", "str", "interval")
@@ -90,7 +93,7 @@ class Rows:
         blocks = replace(self, warp=None).source().blocks()
         return torch.cat([block.rows[:, columns.to(block.rows.device)].isnan() for block in blocks])
 
-    def answer(self, values: Tensor) -> Any:
+    def answer(self, values: Tensor) -> np.ndarray | Tensor:
         """Results in the format of the input: tensors in its precision, arrays in that of the computation."""
         if not self.as_tensor:
             return values.cpu().numpy()
@@ -98,7 +101,17 @@ class Rows:
         return values.to(self.dtype) if values.is_floating_point() else values
 
 
-def read_rows(estimator: Any, X: Any, reset: bool, smallest: int = 1) -> Rows:
+class ReadsRows(Protocol):
+    """An estimator that reads rows."""
+
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+
+    @property
+    def device(self) -> object: ...
+
+
+def read_rows(estimator: ReadsRows, X: object, reset: bool, smallest: int = 1) -> Rows:
     """Check X; NaN means missing."""
     limit_after_fork()
     checks.rows_of_something(X)
@@ -138,10 +151,10 @@ def rows_of_array(array: np.ndarray, device: torch.device | None, takes_nan: boo
     return Rows(values, device or torch.device("cpu"), dtype, as_tensor=False, extents=extents)
 
 
-def aligned(estimator: Any, X: Any) -> Any:
+def aligned(estimator: object, X: object) -> object:
     """The columns of the training frame: absent ones count as missing, new ones are left out, both with a warning."""
     names = checks.feature_names(estimator)
-    if names is None or not isinstance(X, FrameLike):
+    if names is None or not is_table(X):
         return X
     given, known = list(X.columns), names.tolist()
     absent, new = [name for name in known if name not in given], [name for name in given if name not in known]
@@ -149,13 +162,12 @@ def aligned(estimator: Any, X: Any) -> Any:
         return X
     checks.distinct_columns(given)
     checks.warn_of_columns(absent, new)
-    frame: Any = X
-    if isinstance(X, PandasLike):
-        return frame.reindex(columns=known)
-    return type(frame)({name: frame[name] if name in given else [None] * len(frame) for name in known})
+    if is_pandas(X):
+        return X.reindex(columns=known)
+    return type(X)({name: X[name] if name in given else [None] * len(X) for name in known})
 
 
-def read_array(estimator: Any, X: Any, reset: bool) -> np.ndarray:
+def read_array(estimator: BaseEstimator, X: object, reset: bool) -> np.ndarray:
     """Check X and return an array of float64, for estimators around another; NaN means missing."""
     checks.rows_of_something(X)
     if isinstance(X, Tensor):
@@ -168,7 +180,7 @@ class ArrayLike(Protocol):
     """An array of any library."""
 
     @property
-    def shape(self) -> Any: ...
+    def shape(self) -> tuple[int, ...]: ...
 
 
 @runtime_checkable
@@ -176,9 +188,9 @@ class FrameLike(Protocol):
     """A data frame of any library."""
 
     @property
-    def columns(self) -> Any: ...
+    def columns(self) -> Iterable[Hashable]: ...
     @property
-    def dtypes(self) -> Any: ...
+    def dtypes(self) -> Iterable[object]: ...
 
 
 @runtime_checkable
@@ -186,32 +198,56 @@ class PandasLike(FrameLike, Protocol):
     """A data frame with the methods of pandas."""
 
     @property
-    def iloc(self) -> Any: ...
+    def iloc(self) -> object: ...
     @property
-    def index(self) -> Any: ...
-    def isna(self) -> Any: ...
-    def mask(self, cond: Any) -> Any: ...
+    def index(self) -> object: ...
+    def isna(self) -> object: ...
+    def mask(self, cond: object) -> object: ...
 
 
-def adopt_features(estimator: Any, fitted: Any) -> None:
+class Column(Protocol):
+    """A column of a data frame of any library."""
+
+    @property
+    def dtype(self) -> object: ...
+    def to_numpy(self) -> np.ndarray: ...
+    def to_list(self) -> list[Hashable]: ...
+
+
+class NamedColumns(FrameLike, Protocol):
+    """A data frame of columns with names, as polars has it."""
+
+    def __init__(self, data: object, schema: Sequence[Hashable] | None = None) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, name: Hashable) -> Column: ...
+
+
+def is_pandas(X: object) -> TypeGuard[pd.DataFrame]:
+    return isinstance(X, PandasLike)
+
+
+def is_table(X: object) -> TypeGuard[NamedColumns]:
+    return isinstance(X, FrameLike)
+
+
+def adopt_features(estimator: object, fitted: object) -> None:
     """Copy number and names of the features from an inner estimator."""
-    estimator.n_features_in_ = fitted.n_features_in_
-    vars(estimator).pop("feature_names_in_", None)
-    if "feature_names_in_" in vars(fitted):
-        estimator.feature_names_in_ = fitted.feature_names_in_
+    for name in ("n_features_in_", "feature_names_in_"):
+        vars(estimator).pop(name, None)
+        if name in vars(fitted):
+            vars(estimator)[name] = vars(fitted)[name]
 
 
-def framed_like(X: Any, values: Any) -> Any:
+def framed_like(X: object, values: np.ndarray | Tensor) -> object:
     """Imputed samples as a data frame with the names and the index of X, if X is one (pandas or polars)."""
-    if not isinstance(X, FrameLike):
+    if not is_table(X):
         return values
-    make: Any = type(X)
-    if isinstance(X, PandasLike):
-        return make(values, index=X.index, columns=X.columns)
-    return make(values, schema=list(X.columns))
+    if is_pandas(X):
+        return type(X)(values, index=X.index, columns=X.columns)
+    return type(X)(values, schema=list(X.columns))
 
 
-def with_nan(X: Any) -> Any:
+def with_nan(X: object) -> object:
     """X with NaN where values are masked, or where they are None or pd.NA among objects."""
     if isinstance(X, np.ma.MaskedArray):
         return np.ma.filled(X.astype(X.dtype if X.dtype.kind == "f" else float), np.nan)
@@ -233,7 +269,7 @@ def _shared(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array)
 
 
-def _check_tensor(estimator: Any, X: Tensor, reset: bool, smallest: int) -> Tensor:
+def _check_tensor(estimator: ReadsRows, X: Tensor, reset: bool, smallest: int) -> Tensor:
     name = type(estimator).__name__
     values = checks.rows(X.detach(), None if reset else estimator.n_features_in_, name)
     checks.enough_rows(len(values), smallest, name)
@@ -246,21 +282,20 @@ def _check_tensor(estimator: Any, X: Tensor, reset: bool, smallest: int) -> Tens
     return values
 
 
-def _check_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.ndarray:
+def _check_array(estimator: object, X: object, reset: bool, smallest: int) -> np.ndarray:
     _refuse_categories(X)
     # A memory map keeps its own type: converting it would read all of it into memory.
-    dtype: Any = "numeric" if isinstance(X, np.memmap) else [np.float64, np.float32]
-    samples: Any = X
+    dtype = "numeric" if isinstance(X, np.memmap) else [np.float64, np.float32]
+    validate = cast("Callable[..., np.ndarray]", validate_data)  # scikit-learn declares X as text
     try:
-        checked: Any = validate_data(
+        return validate(
             estimator,
-            X=samples,
+            X=X,
             reset=reset,
             dtype=dtype,
             ensure_all_finite=False,  # checked with the extents of the rows
             ensure_min_samples=smallest,
         )
-        return checked
     except ValueError as error:
         if "could not convert string" in str(error):
             raise ValueError(f"{error}. {checks.categorical(_text_columns(X))}") from error
@@ -268,7 +303,7 @@ def _check_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.ndarr
     except OverflowError as error:  # integers of Python
         raise ValueError(checks.too_large(torch.float64, takes_nan=False)) from error
     except TypeError as error:
-        values: Any = sparse.coo_array(X).data if sparse.issparse(X) else None
+        values = sparse.coo_array(X).data if sparse.issparse(X) else None
         if values is not None and is_classifier(estimator) and (values >= 0).all():
             raise TypeError(f"{error}{checks.sparse_for_dense(type(estimator).__name__)}") from error
         if "NAType" not in str(error) or not isinstance(X, list | tuple):
@@ -276,7 +311,7 @@ def _check_array(estimator: Any, X: Any, reset: bool, smallest: int) -> np.ndarr
         return _check_array(estimator, with_nan(np.array(X, dtype=object)), reset, smallest)
 
 
-def _refuse_categories(X: Any) -> None:
+def _refuse_categories(X: object) -> None:
     if isinstance(X, FrameLike):
         checks.distinct_columns(X.columns)
         named = [c for c, kind in zip(X.columns, X.dtypes, strict=True) if str(kind).startswith(NOT_NUMBERS)]
@@ -285,7 +320,7 @@ def _refuse_categories(X: Any) -> None:
     refuse_dates(X)
 
 
-def refuse_dates(X: Any) -> None:
+def refuse_dates(X: object) -> None:
     """Raise a ValueError if columns hold dates or times."""
     if isinstance(X, FrameLike):
         named = [c for c, kind in zip(X.columns, X.dtypes, strict=True) if str(kind).lower().startswith(DATES)]
@@ -295,7 +330,7 @@ def refuse_dates(X: Any) -> None:
         raise ValueError(checks.dates([]))
 
 
-def _text_columns(X: Any) -> list[Any]:
+def _text_columns(X: object) -> list[Hashable]:
     """Columns that hold text, by name if names are known."""
     values = np.asarray(X, dtype=object)
     if values.ndim != 2:
@@ -308,20 +343,26 @@ def missing_objects(values: np.ndarray) -> np.ndarray:
     return np.array([is_missing(value) for value in values.flat], bool).reshape(values.shape)
 
 
-def is_missing(value: Any) -> bool:
+def is_missing(value: object) -> bool:
     try:
         return value is None or bool(value != value)  # NaN and NaT differ from themselves
     except (TypeError, ValueError):  # pd.NA is neither true nor false
         return type(value).__name__ == "NAType"
 
 
-def is_dask(X: Any) -> bool:
+class DaskCollection(Protocol):
+    """An array or a data frame of Dask."""
+
+    def compute(self) -> object: ...
+
+
+def is_dask(X: object) -> TypeGuard[DaskCollection]:
     """Whether X is a Dask collection, without importing dask."""
     dask = sys.modules.get("dask")
     return dask is not None and dask.is_dask_collection(X)
 
 
-def is_batches(X: Any) -> bool:
+def is_batches(X: object) -> TypeGuard[Iterable[object]]:
     """Whether X is a re-iterable of (X, y) batches rather than one array."""
     if isinstance(X, Tensor | str | bytes | dict | Sharded | ArrayLike | FrameLike):
         return False
@@ -333,7 +374,7 @@ def is_batches(X: Any) -> bool:
     return isinstance(first, tuple | list) and len(first) in (2, 3) and np.ndim(first[0]) == 2
 
 
-def as_array(values: Any) -> np.ndarray:
+def as_array(values: object) -> np.ndarray:
     """Labels, samples or predictions as an array; NumPy has no bfloat16."""
     if not isinstance(values, Tensor):
         return np.asarray(values)

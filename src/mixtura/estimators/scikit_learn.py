@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -23,17 +23,23 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.covariances import COVARIANCES, DiagonalCovariance, FullCovariance, TiedCovariance
 from mixtura.engine.sources import TensorSource
+from mixtura.estimators.density_classifier import DensityClassifier
+from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.rows import Rows, adopt_features
 from mixtura.init.description import SAMPLED_ROWS
 from mixtura.init.starts import clusters_of, plus_plus, starting_mixture, weighted_deviations
 from mixtura.model.mixture import Mixture
 from mixtura.numerics import linalg
 from mixtura.objectives import Assigned
-from mixtura.roles import Covariance
+from mixtura.roles import Covariance, Structure
 from mixtura.selection.task import Task
 from mixtura.solvers import EM, FitResult, Outcome, Problem, Record, first_update
 
-FLOATS: Any = [np.float64, np.float32]  # as in scikit-learn, other types are converted to the first
+Own = TypeVar("Own", bound=DensityEstimator)
+OwnClassifier = TypeVar("OwnClassifier", bound=DensityClassifier)
+SklearnClassifier: TypeAlias = QuadraticDiscriminantAnalysis | LinearDiscriminantAnalysis | GaussianNB
+
+FLOATS = [np.float64, np.float32]  # as in scikit-learn, other types are converted to the first
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,10 @@ class ScikitLearnStart:
     """Initialisation by the arguments of GaussianMixture; `random_state` goes on from start to start."""
 
     method: str
-    weights: Any
-    means: Any
-    precisions: Any
-    covariance_type: Any
+    weights: object
+    means: object
+    precisions: object
+    covariance_type: str | Structure
     random_state: np.random.RandomState
 
     def draw(self, task: Task, rows: Rows | None, problem: Problem | None = None) -> Mixture:
@@ -110,13 +116,18 @@ class ScikitLearnStart:
         return start
 
 
+def _checked(values: object, **options: bool) -> np.ndarray:
+    check = cast("Callable[..., np.ndarray]", check_array)  # scikit-learn declares a type as text
+    return check(values, dtype=FLOATS, ensure_2d=False, **options)
+
+
 def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:
     if values.shape != shape:
         raise ValueError(f"The parameter '{name}' should have the shape of {shape}, but got {values.shape}")
 
 
-def _weights(values: Any, n_components: int) -> Tensor:
-    weights = check_array(values, dtype=FLOATS, ensure_2d=False)
+def _weights(values: object, n_components: int) -> Tensor:
+    weights = _checked(values)
     _check_shape(weights, (n_components,), "weights")
     if (weights < 0).any() or (weights > 1).any():
         raise ValueError(
@@ -128,26 +139,26 @@ def _weights(values: Any, n_components: int) -> Tensor:
     return torch.from_numpy(weights.astype(float))
 
 
-def _means(values: Any, n_components: int, n_features: int) -> Tensor:
-    means = check_array(values, dtype=FLOATS, ensure_2d=False)
+def _means(values: object, n_components: int, n_features: int) -> Tensor:
+    means = _checked(values)
     _check_shape(means, (n_components, n_features), "means")
     return torch.from_numpy(means.astype(float))
 
 
-def _covariance(precisions_init: Any, kind: Any, n_components: int, n_features: int) -> Covariance:
+def _covariance(precisions_init: object, kind: str | Structure, n_components: int, n_features: int) -> Covariance:
     shapes = {
         "full": (n_components, n_features, n_features),
         "tied": (n_features, n_features),
         "diag": (n_components, n_features),
         "spherical": (n_components,),
     }
-    if kind not in shapes:
+    if not isinstance(kind, str) or kind not in shapes:
         raise ValueError(
             "precisions_init is for covariance_type "
             f"{', '.join(repr(name) for name in COVARIANCES if name in shapes)}; got covariance_type={kind!r}. Leave "
             "it out, or start from means_init alone."
         )
-    values = check_array(precisions_init, dtype=FLOATS, ensure_2d=False, allow_nd=kind == "full")
+    values = _checked(precisions_init, allow_nd=kind == "full")
     _check_shape(values, shapes[kind], f"{kind} precision")
     precisions = torch.from_numpy(values.astype(float))
     if kind in ("diag", "spherical"):
@@ -302,7 +313,7 @@ def _print(text: str) -> None:
 SHAPES = ("full", "tied", "diag", "spherical")
 
 
-def mixture_from_sklearn(cls: Any, model: Any) -> Any:
+def mixture_from_sklearn(make: Callable[..., Own], model: object) -> Own:
     """A fitted GaussianMixture of this package with the parameters of scikit-learn's."""
     if not isinstance(model, SklearnMixture):
         raise TypeError(f"from_sklearn takes a GaussianMixture of scikit-learn; got {type(model).__name__}.")
@@ -310,23 +321,45 @@ def mixture_from_sklearn(cls: Any, model: Any) -> Any:
     means = _tensor(model.means_)
     kind, size = str(model.covariance_type), means.shape[1]
     covariances = _tensor(model.covariances_)
-    covariance: Any = FullCovariance(covariances)
+    covariance: Covariance = FullCovariance(covariances)
     if kind == "tied":
         covariance = TiedCovariance(FullCovariance(covariances.unsqueeze(0)), _classes(len(means)))
     elif kind != "full":
         spherical = kind == "spherical"
         entries = covariances.unsqueeze(-1).expand(-1, size).contiguous() if spherical else covariances
         covariance = DiagonalCovariance(entries, spherical)
-    own = cls(**{name: value for name, value in model.get_params().items() if name in cls().get_params()})
+    own = make(**{name: value for name, value in model.get_params().items() if name in make().get_params()})
     own.mixture_ = Mixture(_tensor(model.weights_).log(), means, covariance, _classes(len(means)))
     own.warp_, own.unobserved_, own.history_ = None, (), []
     own.converged_, own.n_iter_ = bool(model.converged_), int(model.n_iter_)
-    own.lower_bound_, own.lower_bounds_ = float(model.lower_bound_), [float(model.lower_bound_)]
+    vars(own).update(lower_bound_=float(model.lower_bound_), lower_bounds_=[float(model.lower_bound_)])
     adopt_features(own, model)
     return own
 
 
-def mixture_to_sklearn(model: Any) -> SklearnMixture:
+class Convertible(Protocol):
+    """A fitted GaussianMixture of this package."""
+
+    mixture_: Mixture
+    covariance_type: str | Structure
+    converged_: bool
+    n_iter_: int
+    lower_bound_: float
+
+    def get_params(self, deep: bool = True) -> dict[str, object]: ...
+    @property
+    def weights_(self) -> np.ndarray: ...
+    @property
+    def means_(self) -> np.ndarray: ...
+    @property
+    def covariances_(self) -> np.ndarray: ...
+    @property
+    def precisions_(self) -> np.ndarray: ...
+    @property
+    def precisions_cholesky_(self) -> np.ndarray: ...
+
+
+def mixture_to_sklearn(model: Convertible) -> SklearnMixture:
     """A fitted GaussianMixture of scikit-learn with the parameters of this one; other covariances become full."""
     check_is_fitted(model)
     known = isinstance(model.covariance_type, str) and model.covariance_type in SHAPES
@@ -334,7 +367,8 @@ def mixture_to_sklearn(model: Any) -> SklearnMixture:
     names = set(SklearnMixture().get_params()) & set(model.get_params())
     settings = {name: model.get_params()[name] for name in names}
     settings |= {"covariance_type": kind, "n_components": len(model.weights_)}
-    other = SklearnMixture(**settings)
+    other = SklearnMixture()
+    other.set_params(**settings)
     other.weights_, other.means_ = model.weights_, model.means_
     if known:
         other.covariances_, other.precisions_ = model.covariances_, model.precisions_
@@ -348,13 +382,13 @@ def mixture_to_sklearn(model: Any) -> SklearnMixture:
     return other
 
 
-def classifier_from_sklearn(cls: Any, model: Any) -> Any:
+def classifier_from_sklearn(make: Callable[..., OwnClassifier], model: object) -> OwnClassifier:
     """A fitted MixtureClassifier with the predictions of a discriminant analysis or naive Bayes of scikit-learn."""
     check_is_fitted(model)
     if isinstance(model, QuadraticDiscriminantAnalysis):
         matrices = [(r * s) @ r.T for r, s in zip(model.rotations_, model.scalings_, strict=True)]
         kind, prior = "full", model.priors_
-        covariance: Any = FullCovariance(_tensor(matrices))
+        covariance: Covariance = FullCovariance(_tensor(matrices))
     elif isinstance(model, LinearDiscriminantAnalysis):
         if "covariance_" not in vars(model):
             raise ValueError("The LinearDiscriminantAnalysis has no covariance_; fit it with store_covariance=True.")
@@ -369,7 +403,7 @@ def classifier_from_sklearn(cls: Any, model: Any) -> Any:
             f"{type(model).__name__}."
         )
     means = _tensor(model.theta_ if isinstance(model, GaussianNB) else model.means_)
-    own = cls(1, covariance_type=kind)
+    own = make(1, covariance_type=kind)
     own.classes_, own.class_prior_ = np.asarray(model.classes_), np.asarray(prior, dtype=float)
     own.mixture_ = Mixture(_tensor(prior).log(), means, covariance, torch.arange(len(means)))
     own.warp_, own.unobserved_, own.history_ = None, (), []
@@ -378,7 +412,7 @@ def classifier_from_sklearn(cls: Any, model: Any) -> Any:
     return own
 
 
-def classifier_to_sklearn(model: Any) -> Any:
+def classifier_to_sklearn(model: DensityClassifier) -> SklearnClassifier:
     """A classifier of scikit-learn with the predictions of a model with one component per class."""
     check_is_fitted(model)
     checks.no_categories("to_sklearn", model.encoding_)
@@ -412,12 +446,12 @@ def classifier_to_sklearn(model: Any) -> Any:
         other = QuadraticDiscriminantAnalysis()
         other.means_, other.priors_ = means, model.class_prior_
         other.scalings_, other.rotations_ = list(scalings), list(rotations)
-    other.classes_ = model.classes_
+    vars(other)["classes_"] = model.classes_
     adopt_features(other, model)
     return other
 
 
-def _convertible(model: Any) -> str:
+def _convertible(model: DensityClassifier) -> str:
     """Which model can be converted, with the structure that this one selected."""
     name = model.mixture_.covariance.structure.name
     return f"MixtureClassifier(1, covariance_type={name!r}) can be converted, and to_onnx exports every model."
@@ -434,7 +468,7 @@ def _linear(means: np.ndarray, covariance: np.ndarray, prior: np.ndarray) -> Lin
     return other
 
 
-def _tensor(values: Any) -> Tensor:
+def _tensor(values: object) -> Tensor:
     return torch.from_numpy(np.array(values, dtype=np.float64))
 
 
@@ -442,5 +476,5 @@ def _classes(n_components: int) -> Tensor:
     return torch.zeros(n_components, dtype=torch.int64)
 
 
-def _one_matrix(model: Any) -> Tensor:
+def _one_matrix(model: LinearDiscriminantAnalysis) -> Tensor:
     return torch.zeros(len(model.classes_), dtype=torch.int64)

@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, field, replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
 from mixtura import checks
 from mixtura.engine.passes import map_parts
@@ -60,12 +60,13 @@ from mixtura.values.extents import extents_of, framed
 from mixtura.values.features import weigh
 
 Class = TypeVar("Class", bound=type)
+Evidence: TypeAlias = str | dict[str, object]
 
 # Evidence required for several components per class against one: ten to one, "strong evidence" on Jeffreys' scale. This
 # and the two variances were selected on simulated data and by cross-validation on training sets
 # (studies/results/sparse_simulations.md).
 LOG_ODDS = math.log(10)
-EVIDENCE: dict[str, dict[str, Any]] = {
+EVIDENCE: dict[str, dict[str, object]] = {
     "default": {"hessian": "complete", "component_trials": True, "start_variance": 30.0, "expected_variance": 100.0},
     "published": {
         "hessian": "complete", "component_trials": False, "start_variance": None, "expected_variance": None,
@@ -79,7 +80,7 @@ EVIDENCE_RULES = {
 }
 
 
-def check_evidence(evidence: Any) -> None:
+def check_evidence(evidence: object) -> None:
     """Raise an error unless it is a name, or a dict of settings."""
     if not isinstance(evidence, dict):
         checks.require("evidence", evidence, checks.among(EVIDENCE, " or a dict of settings"))
@@ -89,12 +90,12 @@ def check_evidence(evidence: Any) -> None:
         checks.require(f"evidence[{name!r}]", value, EVIDENCE_RULES[name])
 
 
-def evidence_settings(evidence: Any) -> dict[str, Any]:
+def evidence_settings(evidence: Evidence) -> dict[str, object]:
     """All settings of a name, or of a dict."""
     return EVIDENCE["default"] | evidence if isinstance(evidence, dict) else EVIDENCE[evidence]
 
 
-def with_evidence(arguments: dict[str, Any], evidence: str = "default") -> dict[str, Any]:
+def with_evidence(arguments: dict[str, object], evidence: str = "default") -> dict[str, object]:
     """Arguments of version 0.1, where each setting of `evidence` was an argument, as those of today."""
     former = {name: value for name, value in arguments.items() if name in EVIDENCE_RULES}
     settings, default = EVIDENCE[evidence] | former, EVIDENCE["default"]
@@ -108,10 +109,10 @@ def accept_former(evidence: str) -> Callable[[Class], Class]:
     """Let a constructor take the arguments of version 0.1 too, with a warning; `evidence` is its default."""
 
     def accept(cls: Class) -> Class:
-        init: Any = cls.__init__
+        init = cast("Callable[..., None]", cls.__init__)
 
         @functools.wraps(init)
-        def construct(self: Any, *arguments: Any, **named: Any) -> None:
+        def construct(self: object, *arguments: object, **named: object) -> None:
             former = [name for name in named if name in EVIDENCE_RULES]
             if former:
                 named = with_evidence(named, evidence)
@@ -236,12 +237,12 @@ class SparseMixtureClassifier(ConditionalClassifier):
 
     n_components: Components = 3
     _: KW_ONLY
-    kernel: Any = "polynomial"
+    kernel: str | Callable[..., object] | None = "polynomial"
     degree: int = 2
     gamma: float = 1.0
     coef0: float = 1.0
     scaling: bool = True
-    evidence: str | dict[str, Any] = "default"
+    evidence: Evidence = "default"
     n_init: int = 3
     max_iter: int = 5000
     tol: float = 1e-5
@@ -294,7 +295,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
                 raise ValueError(checks.ill_conditioned(type(self).__name__, error)) from error
         return self
 
-    def _map_rows(self, X: Any, compute: Any) -> Any:
+    def _map_rows(self, X: object, compute: Callable[[Tensor], Tensor]) -> np.ndarray | Tensor:
         """compute(rows (m, D)) -> (m, ...) in parts of bounded memory."""
         check_is_fitted(self)
         rows, mixture = read_finite(self, X, reset=False), self.model_.mixture
@@ -303,10 +304,10 @@ class SparseMixtureClassifier(ConditionalClassifier):
         outputs = map_parts(values, per_row, checks.memory_limit(self.memory_limit), compute)
         return rows.answer(outputs.to(rows.device))
 
-    def _map_scores(self, X: Any, finish: Any) -> Any:
+    def _map_scores(self, X: object, finish: Callable[[Tensor], Tensor]) -> np.ndarray | Tensor:
         return self._map_rows(X, lambda part: finish(self._offset(self.model_.class_scores(part))))
 
-    def _graph(self) -> Any:
+    def _graph(self) -> nn.Module:
         model, mixture = self.model_, self.model_.mixture
         sizes, coefficients = mixture.class_sizes, model.coefficients()
 
@@ -413,14 +414,14 @@ MIXTURE_PARTS = ("log_weights", "class_of", "components", "columns", "values", "
 # ---- a fit: read, describe, search and train, keep -------------------------------------------------------------------
 
 
-def read_finite(model: SparseMixtureClassifier, X: Any, reset: bool) -> Rows:
+def read_finite(model: SparseMixtureClassifier, X: object, reset: bool) -> Rows:
     """Check rows, which may not have missing values."""
     rows = read_rows(model, X, reset=reset, smallest=2 if reset else 1)
     checks.finite_features(_tensor(rows), None, partial(checks.column_name, model), type(model).__name__)
     return rows
 
 
-def read(model: SparseMixtureClassifier, X: Any, y: Any, sample_weight: Any) -> Data:
+def read(model: SparseMixtureClassifier, X: object, y: object, sample_weight: object) -> Data:
     """Check samples, labels and weights."""
     rows, name = read_finite(model, X, reset=True).nearby(), type(model).__name__
     weights = checks.sample_weight(sample_weight, len(rows))
@@ -476,7 +477,7 @@ def make_solver(model: SparseMixtureClassifier) -> SparseNewton:
     """The solver with the settings of `evidence`."""
     settings = evidence_settings(model.evidence)
     expected = settings["expected_variance"]
-    rate = 0.0 if expected is None else 1 / float(expected)
+    rate = 0.0 if expected is None else 1 / float(cast("float", expected))
     return SparseNewton(Relevance(rate=rate), settings["hessian"] == "exact", float(model.tol))
 
 
@@ -613,12 +614,12 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
 
     n_components = n_init = 1
     _: KW_ONLY
-    kernel: Any = "rbf"
+    kernel: str | Callable[..., object] | None = "rbf"
     degree: int = 2
     gamma: float = 1.0
     coef0: float = 1.0
     scaling: bool = True
-    evidence: str | dict[str, Any] = "published"
+    evidence: Evidence = "published"
     max_iter: int = 5000
     tol: float = 1e-5
     working_set: bool | str = "auto"

@@ -5,23 +5,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeGuard, cast
 
 import numpy as np
-from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import ClassifierMixin, MetaEstimatorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
 from mixtura.estimators.classifiers import Classifier
-from mixtura.estimators.density_classifier import marginal_loss
-from mixtura.estimators.estimator import Estimator, check_fitted, fitting, with_constructor
+from mixtura.estimators.density_classifier import DensityClassifier, Trained, marginal_loss
+from mixtura.estimators.estimator import Estimator, check_fitted, fitting, unfitted_copy, with_constructor
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.refits import fit_groups, refit, split_samples
-from mixtura.estimators.rows import PandasLike, as_array
+from mixtura.estimators.rows import as_array, is_pandas
 from mixtura.estimators.table_columns import TableColumn, find_columns, listed
 from mixtura.files.registry import storable
 from mixtura.inspection.explanations import forward_selection
 from mixtura.inspection.summaries import data_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CONSTANT = "(constant)"  # a numeric column that models of version 0.1 add to tables of categories alone
 MOST_JUDGED = 1000  # held-out rows by which `select` judges
@@ -68,18 +71,19 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
     array(['a'], dtype='<U1')
     """
 
-    estimator: Any = None
+    estimator: Trained | None = None
     columns: Sequence[TableColumn] = ()
     select: bool = False
 
     _arguments: ClassVar = {
         "columns": checks.Rule(
             "a list of at least one TableColumn",
-            lambda value: all(isinstance(column, TableColumn) for column in value),
+            lambda value: all(isinstance(column, TableColumn) for column in cast("Sequence[object]", value)),
         ),
         "estimator": checks.kind_of_estimator(Classifier, "a classifier of mixtura"),
         "select": checks.SWITCH,
     }
+    estimator_: Trained = field(init=False)
     columns_: list[TableColumn] = field(init=False)
     notes_: list[str] = field(init=False)
 
@@ -88,7 +92,7 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
         """The features of the fitted model."""
         return list(vars(self).get("columns_", self.columns))  # models of version 0.1 have the argument alone
 
-    def read(self, X: Any) -> Any:
+    def read(self, X: Any) -> pd.DataFrame:
         """Return the features of a data frame that the model uses, as numbers and as categories.
 
         Parameters
@@ -136,7 +140,7 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
             if not columns:
                 raise ValueError(f"No column of the table can be used. {' '.join(notes)}".strip())
         self.columns_ = columns
-        model: Any = clone(MixtureClassifier() if self.estimator is None else self.estimator)
+        model = unfitted_copy(MixtureClassifier() if self.estimator is None else self.estimator)
         model.fit(self.read(X), y, **fit_groups(model, groups))
         if self.select and len(columns) > 1:
             kept = _useful(model, self.read(X), labels, groups)
@@ -245,7 +249,7 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
         check_is_fitted(self)
         return self.estimator_.summary()
 
-    def _ask(self, method: str, X: Any, *arguments: Any) -> np.ndarray:
+    def _ask(self, method: str, X: object, *arguments: object) -> np.ndarray:
         check_is_fitted(self)
         return as_array(getattr(self.estimator_, method)(self.read(X), *arguments))
 
@@ -260,24 +264,34 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
             raise ValueError("the columns and the model have different numbers of features")
 
 
-def as_frame(X: Any) -> Any:
+class PandasConvertible(Protocol):
+    """A data frame that can become one of pandas."""
+
+    def to_pandas(self) -> object: ...
+
+
+def has_pandas(X: object) -> TypeGuard[PandasConvertible]:
+    return "to_pandas" in dir(X)
+
+
+def as_frame(X: object) -> pd.DataFrame:
     """A pandas data frame of a data frame of pandas, polars or Arrow."""
-    if not isinstance(X, PandasLike) and "to_pandas" in dir(X):
+    if not is_pandas(X) and has_pandas(X):
         X = X.to_pandas()
-    if not isinstance(X, PandasLike):
+    if not is_pandas(X):
         raise TypeError(f"X must be a pandas data frame, whose columns have names; got {type(X).__name__}.")
     checks.distinct_columns(X.columns)
     return X
 
 
-def _useful(model: Any, table: Any, labels: np.ndarray, groups: Any) -> set[str]:
+def _useful(model: Trained, table: pd.DataFrame, labels: np.ndarray, groups: object) -> set[str]:
     """The features with which a copy of the model predicts held-out rows best, at a price of one nat per feature.
 
     The price is what the best of several useless features gains on the held-out rows at random.
     """
     train, test = split_samples(model, table, labels, 3, groups=groups)[0]
     copy, test = refit(model, table, labels, train, groups=groups), test[:MOST_JUDGED]
-    loss = marginal_loss(copy, table.iloc[test], labels[test])
+    loss = marginal_loss(cast("DensityClassifier", copy), table.iloc[test], labels[test])
     order, losses = forward_selection(loss, table.shape[1], table.shape[1])
     size = int(np.argmin(np.array(losses) + np.arange(len(losses)) / len(test))) + 1
     return {str(table.columns[j]) for j in order[:size]}

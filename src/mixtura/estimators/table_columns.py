@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from mixtura import checks
 from mixtura.estimators.rows import is_missing
 from mixtura.files.registry import storable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOSTLY = 0.9  # share of the values of a column that decides what it holds
 FEW_INTEGERS = 5  # different integers that are taken for categories
@@ -111,7 +114,7 @@ class TableColumn:
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 
-def entries_of(values: Any) -> list[Any]:
+def entries_of(values: object) -> list[object]:
     """Values as Python objects: text without spaces around it, None where a value is missing."""
     array = np.asarray(values)
     if array.dtype.kind in "biu":
@@ -119,14 +122,14 @@ def entries_of(values: Any) -> list[Any]:
     return [None if is_missing(entry) else entry for entry in map(_stripped, array.tolist())]
 
 
-def _stripped(entry: Any) -> Any:
+def _stripped(entry: object) -> object:
     if not isinstance(entry, str):
         return entry
     text = entry.strip()
     return None if text.lower() in NO_VALUE else text
 
 
-def category_of(value: Any) -> str | None:
+def category_of(value: object) -> str | None:
     """The name of a category; 3.0 and 3 are the same category, as are True and "true"; None is a missing value."""
     if is_missing(value):
         return None
@@ -138,7 +141,7 @@ def category_of(value: Any) -> str | None:
     return text[:-2] if text.endswith(".0") and text[:-2].lstrip("-").isdigit() else text
 
 
-def numbers_of(values: Any, decimal: str = ".", unit: str = "") -> np.ndarray:
+def numbers_of(values: object, decimal: str = ".", unit: str = "") -> np.ndarray:
     """Convert values to numbers; NaN if that is not possible."""
     array = np.asarray(values)
     if array.dtype.kind in "biuf":
@@ -151,12 +154,12 @@ def numbers_of(values: Any, decimal: str = ".", unit: str = "") -> np.ndarray:
     return np.array([_number(value, decimal, unit) for value in array.tolist()], dtype=float)
 
 
-def _number(value: Any, decimal: str, unit: str) -> float:
+def _number(value: object, decimal: str, unit: str) -> float:
     if isinstance(value, str):
         parsed = parse_number(value.strip(), decimal)
         return parsed[0] if parsed is not None and parsed[1] in ("", unit) else float("nan")
     try:
-        return float(value)
+        return float(cast("float", value))
     except (TypeError, ValueError):  # None, pd.NA, a date
         return float("nan")
 
@@ -180,7 +183,7 @@ def parse_number(text: str, decimal: str) -> tuple[float, str] | None:
     return (-value if negative else value), unit[:-1] if len(unit) > 2 and unit[-1] in "s." else unit
 
 
-def dates_of(values: Any, form: str) -> np.ndarray:
+def dates_of(values: object, form: str) -> np.ndarray:
     """Dates (n,) as days since 1970, NaN where a value is none."""
     import pandas as pd
 
@@ -212,7 +215,7 @@ def _weekday(days: np.ndarray) -> np.ndarray:
     return np.array(names, dtype=object)  # 1970 began on a Thursday
 
 
-PARTS: dict[str, Any] = {
+PARTS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
     "days": lambda days, origin: days - origin,
     "year": lambda days, origin: _year(days),
     "month (sin)": lambda days, origin: np.sin(2 * np.pi * _month(days) / 12),
@@ -235,7 +238,7 @@ class Reading:
     numbers: np.ndarray | None = None  # of a numeric column
 
 
-def find_columns(frame: Any, labels: np.ndarray | None = None) -> tuple[list[TableColumn], list[str]]:
+def find_columns(frame: pd.DataFrame, labels: np.ndarray | None = None) -> tuple[list[TableColumn], list[str]]:
     """Find the kind of every column of a pandas data frame.
 
     Parameters
@@ -271,10 +274,10 @@ def shorten(notes: list[str], most: int = MOST_NOTES) -> list[str]:
     return notes if len(notes) <= most else [*notes[:most], f"... and {len(notes) - most} more notes on columns."]
 
 
-def _read_column(values: Any, name: str) -> Reading:
+def _read_column(values: object, name: str) -> Reading:
     array = np.asarray(values)
     numeric = array.dtype.kind in "iuf" and CODES.search(name) is None
-    entries: Any = [entry for entry in entries_of(values) if entry is not None] if not numeric else array
+    entries = array if numeric else [entry for entry in entries_of(values) if entry is not None]
     if numeric and array.dtype.kind == "f":
         entries = array[~np.isnan(array)]
     n_known = len(entries)
@@ -282,13 +285,13 @@ def _read_column(values: Any, name: str) -> Reading:
         return Reading(note=f"Column {name!r} has {n_known or 'no'} values and was left out.")
     if not numeric and isinstance(entries[0], dict | list | np.ndarray):
         return Reading(note=f"Column {name!r} holds lists or records, not values, and was left out.")
-    if bool((entries == entries[0]).all()) if numeric else all(entry == entries[0] for entry in entries):
+    if bool(np.all(entries == entries[0])) if numeric else all(entry == entries[0] for entry in entries):
         return Reading(note=f"Column {name!r} always has the same value and was left out.")
     if numeric:
         return Reading((TableColumn(name),), numbers=np.asarray(entries, dtype=float))
     if array.dtype.kind == "M" or isinstance(entries[0], date):
         return _date_columns(values, name, "ISO8601")
-    return _text_column(values, entries, name)
+    return _text_column(values, list(entries), name)
 
 
 def _are_integers(numbers: np.ndarray | None) -> bool:
@@ -311,7 +314,7 @@ def _integer_column(reading: Reading, name: str, most_are_integers: bool) -> Rea
     return reading
 
 
-def _text_column(values: Any, entries: list[Any], name: str) -> Reading:
+def _text_column(values: object, entries: Sequence[object], name: str) -> Reading:
     """Numbers in text, dates, identifiers or categories."""
     counts = Counter(str(category_of(entry)) for entry in entries)
     digits = [text for text in counts if text.isdigit()]
@@ -335,7 +338,7 @@ def _text_column(values: Any, entries: list[Any], name: str) -> Reading:
     return Reading((TableColumn(name, tuple(order[:MOST_CATEGORIES])),), note)
 
 
-def _number_column(entries: list[Any], counts: Counter[str], name: str) -> Reading | None:
+def _number_column(entries: Sequence[object], counts: Counter[str], name: str) -> Reading | None:
     """Numbers, if most of the texts state one with the same decimal mark and unit."""
     if not any(character.isdigit() for text in counts for character in text):
         return None
@@ -381,7 +384,7 @@ def _date_format(counts: Counter[str], most: int = 500) -> str | None:
     return best if sizes[best] >= MOSTLY * len(texts) else None
 
 
-def _date_columns(values: Any, name: str, form: str) -> Reading:
+def _date_columns(values: object, name: str, form: str) -> Reading:
     days = dates_of(values, form)
     if not np.isfinite(days).any():
         return Reading(note=f"Column {name!r} holds dates that cannot be read and was left out.")
@@ -398,7 +401,7 @@ def _date_columns(values: Any, name: str, form: str) -> Reading:
 # ---- leaks -----------------------------------------------------------------------------------------------------------
 
 
-def _without_leak(reading: Reading, values: Any, labels: np.ndarray) -> Reading:
+def _without_leak(reading: Reading, values: object, labels: np.ndarray) -> Reading:
     """Leave a copy of the target out, and name a column that predicts it perfectly."""
     column = reading.columns[0]
     if column.part or len(labels) < FEWEST_FOR_IDENTIFIERS:
@@ -435,7 +438,8 @@ def _is_perfect(entries: np.ndarray, labels: np.ndarray) -> bool:
     return len(values) <= max(n_classes, len(labels) // FEW_INTEGERS)
 
 
-def listed(names: Sequence[Any], most: int = 12) -> str:
+def listed(names: Iterable[object], most: int = 12) -> str:
     """The first names, and how many more there are."""
-    shown = ", ".join(repr(str(name)) for name in list(names)[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    every = list(names)
+    shown = ", ".join(repr(str(name)) for name in every[:most])
+    return shown if len(every) <= most else f"{shown} and {len(every) - most} more"

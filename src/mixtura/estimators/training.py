@@ -11,11 +11,11 @@ keep(estimator, settings, data, chosen, results)                           # fit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -31,7 +31,14 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.categorical import Encoding, read_samples
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import ClassWeight, Estimator, recorded, trial_watcher
+from mixtura.estimators.estimator import (
+    ClassWeight,
+    Components,
+    Estimator,
+    RandomState,
+    recorded,
+    trial_watcher,
+)
 from mixtura.estimators.labels import ClassNumbers, read_labels, weigh_classes, with_groups
 from mixtura.estimators.parts import Data, read_stream
 from mixtura.estimators.rows import is_batches, is_dask
@@ -42,12 +49,23 @@ from mixtura.init.transforms import fit_warp, recode
 from mixtura.inspection.outliers import left_out, outlier_scores, reference_of
 from mixtura.model.missingness import Missingness, estimate_missingness
 from mixtura.model.mixture import MemberGroup, Mixture
-from mixtura.model.transforms import Recoding, Warp
+from mixtura.model.transforms import Recoding, Transform, Warp
 from mixtura.roles import ConjugatePrior, MixtureSolver, Objective, Prior, Structure, is_smooth
 from mixtura.selection.splits import renumbered
-from mixtura.selection.task import HybridTraining, Selected, Task, TaskSearch, check_start, is_auto, make_prior
+from mixtura.selection.task import (
+    HybridTraining,
+    PriorChoice,
+    Selected,
+    Task,
+    TaskSearch,
+    check_start,
+    is_auto,
+    make_prior,
+)
 from mixtura.solvers import EM, FitResult, Outcome, best_of
 from mixtura.streams.batches import Sharded
+
+Part = TypeVar("Part", Mixture, Transform | None, Missingness | None)
 
 STARTS = ("kmeans", "k-means++", "random", "spread")
 # Training samples with outlier scores, at most: a pass over them takes 3 % of the time of a fit to 10,000.
@@ -66,11 +84,11 @@ class Settings:
     this one; `recoded` (numbers in place of categories), `training` and `weight` are those of such a member.
     """
 
-    n_components: Any
-    covariance_type: Any
-    rank: Any
+    n_components: Components | list[int]
+    covariance_type: str | Structure
+    rank: int | str
     objective: Objective
-    prior: Any
+    prior: PriorChoice
     generator: torch.Generator
     memory_limit: int
     solver: MixtureSolver | None = None
@@ -82,10 +100,10 @@ class Settings:
     class_prior: object = "empirical"
     class_weight: ClassWeight = None
     unlabeled: object = None
-    warp: Any = None
+    warp: str | Transform | None = None
     temperature: float = 1.0
     missing: str = "ignorable"
-    cv: Any = 5
+    cv: object = 5
     reg_covar: float | None = None
     recoded: bool = False
     training: HybridTraining | None = None
@@ -94,7 +112,7 @@ class Settings:
     average_temperature: float = 1.0
 
 
-def make_settings(estimator: DensityEstimator, **others: Any) -> Settings:
+def make_settings(estimator: DensityEstimator, **others: object) -> Settings:
     """Settings from the arguments of the same names, and from others; a warm start begins at the last fit, once."""
     known = {field.name for field in fields(Settings)}
     given = {name: value for name, value in arguments_of(estimator).items() if name in known}
@@ -108,11 +126,11 @@ def fit_classifier(
     estimator: DensityClassifier,
     settings: Settings,
     search: TaskSearch | None,
-    X: Any,
-    y: Any,
-    sample_weight: Any,
-    validation: tuple[Any, Any] | None = None,
-    groups: Any = None,
+    X: object,
+    y: object,
+    sample_weight: object,
+    validation: tuple[object, object] | None = None,
+    groups: object = None,
 ) -> None:
     """Fit a classifier; `validation` are samples and labels for a search that compares candidates on them."""
     data = read_training(estimator, settings, X, y, sample_weight, groups)
@@ -147,7 +165,7 @@ def fit_data(
 
 
 def read_training(
-    estimator: DensityClassifier, settings: Settings, X: Any, y: Any, sample_weight: Any, groups: Any = None
+    estimator: DensityClassifier, settings: Settings, X: object, y: object, sample_weight: object, groups: object = None
 ) -> Data:
     """Check samples, labels and weights; the estimator gets the features and the encoding of categories."""
     if is_dask(X) or isinstance(X, Sharded) or (y is None and is_batches(X)):
@@ -167,7 +185,7 @@ def read_training(
     return Data(source, labels.classes, n_unlabeled, estimator.encoding_, cv, rows=rows, labels=labels, weights=weights)
 
 
-def read_validation(estimator: DensityClassifier, data: Data, X: Any, y: Any) -> TensorSource:
+def read_validation(estimator: DensityClassifier, data: Data, X: object, y: object) -> TensorSource:
     """Check validation samples and their labels, which must be classes of the training set."""
     rows, classes = read_samples(estimator, X, reset=False), data.classes
     assert classes is not None
@@ -261,7 +279,9 @@ def _describe_missingness(missing: str, description: Description, encoding: Enco
     return estimate_missingness(observed, description.class_weights, columns.to(observed.device))
 
 
-def make_structure(covariance_type: Any, rank: Any, n_features: int, encoding: Encoding | None) -> Structure:
+def make_structure(
+    covariance_type: str | Structure, rank: int | str, n_features: int, encoding: Encoding | None
+) -> Structure:
     """The covariance structure for the arguments of an estimator, with frequencies of categorical features."""
     n_numeric = n_features if encoding is None else len(encoding.numeric)
     checked = checks.rank(rank, n_numeric)
@@ -287,7 +307,7 @@ def make_structure(covariance_type: Any, rank: Any, n_features: int, encoding: E
     return Product(inner, n_numeric, encoding.sizes)
 
 
-def make_warp(value: Any, description: Description) -> Warp | None:
+def make_warp(value: str | Transform | None, description: Description) -> Warp | None:
     """The requested transform of the features; None also if it is to be selected."""
     value = value.warp if isinstance(value, Recoding) else value
     if value is None or is_auto(value):
@@ -300,7 +320,7 @@ def make_warp(value: Any, description: Description) -> Warp | None:
     return warp if bool(warp.transformed.any()) else None
 
 
-def _initial(init: Any, task: Task) -> str | Mixture:
+def _initial(init: object, task: Task) -> str | Mixture:
     """The method of initialisation, or the given initial mixture."""
     if isinstance(init, DensityEstimator):
         if "mixture_" not in vars(init):
@@ -424,7 +444,7 @@ def keep_outlier_scores(estimator: DensityEstimator, chosen: Selected, mixture: 
     estimator.outlier_source_ = "held-out" if parts else "training"
 
 
-def _as_left_out(task: Task, mixture: Mixture) -> Any:
+def _as_left_out(task: Task, mixture: Mixture) -> Callable[..., Tensor]:
     """The function from distances to scores for training samples."""
     weights, prior = task.description.class_weights, task.prior
     shares = weights / weights.sum() / mixture.log_class_prior.exp().clamp_min(1e-300)
@@ -449,7 +469,7 @@ def keep_history(estimator: Estimator, result: FitResult) -> None:
     estimator.history_ = list(result.history)
 
 
-def bring_home(part: Any, data: Data) -> Any:
+def bring_home(part: Part, data: Data) -> Part:
     """A fitted mixture or transform, as loaded from a file, on the requested device."""
     return as_loaded(part if part is None or data.home is None else part.to(data.home))
 
@@ -465,7 +485,7 @@ def continues(estimator: DensityEstimator) -> bool:
     return bool(estimator.warm_start) and "mixture_" in vars(estimator)
 
 
-def make_generator(random_state: Any) -> torch.Generator:
+def make_generator(random_state: RandomState) -> torch.Generator:
     """A random number generator of torch from an argument `random_state`."""
     seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
     return torch.Generator().manual_seed(seed)
@@ -477,7 +497,7 @@ OVERWHELMING = 1e3
 COLLAPSED = 1e-6
 
 
-def warn_of_prior(wanted: Any, prior: Prior | None, mixture: Mixture, description: Description) -> None:
+def warn_of_prior(wanted: PriorChoice, prior: Prior | None, mixture: Mixture, description: Description) -> None:
     """Warn of a prior that is so strong or so weak that the model cannot learn from the data."""
     if not isinstance(prior, ConjugatePrior) or isinstance(wanted, str):
         return
@@ -500,14 +520,14 @@ def warn_of_prior(wanted: Any, prior: Prior | None, mixture: Mixture, descriptio
         )
 
 
-def check_described(estimator: Any, description: Description) -> None:
+def check_described(estimator: DensityEstimator, description: Description) -> None:
     """Check that there are observed values whose squares, and weights whose sum, neither overflow nor underflow."""
     checks.total_weight(description.weight)
     checks.observed(description.observed)
     checks.squareable(estimator, description.frame.centre, description.frame.radii, description.weight)
 
 
-def keep_unobserved(estimator: Any, description: Description) -> None:
+def keep_unobserved(estimator: DensityEstimator, description: Description) -> None:
     """Store the weight of the samples and the columns without an observed value; warn of these columns."""
     estimator.training_weight_ = description.weight
     estimator.unobserved_ = tuple((~description.observed).nonzero()[:, 0].tolist())
@@ -526,7 +546,7 @@ def keep_unobserved(estimator: Any, description: Description) -> None:
 WIDE = 500
 
 
-def warn_of_few_rows(classes: Sequence[Any], wanted: Sequence[int], available: Sequence[int]) -> None:
+def warn_of_few_rows(classes: Sequence[Hashable], wanted: Sequence[int], available: Sequence[int]) -> None:
     """Warn of classes with fewer samples than components, which get one component per sample."""
     counts = zip(classes, wanted, available, strict=True)
     short = [f"class {c!r} has {m} samples for {n} components" for c, n, m in counts if m < n]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from torch import Tensor
 from mixtura.inspection.summaries import data_frame
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import class_log_joint, posteriors
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NEGLIGIBLE = 1e-6
 # Largest number of stored held-out scores.
@@ -183,7 +186,7 @@ class CoverageCurve:
         """Mean error rate over all coverages; lower is better."""
         return float(self.errors.mean())
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> pd.DataFrame:
         """A pandas data frame with one line per coverage."""
         return data_frame({"coverage": self.coverages, "error rate": self.errors, "confidence": self.confidences})
 
@@ -219,7 +222,7 @@ class SuspiciousLabels:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> pd.DataFrame:
         """A pandas data frame with one line per suspicious sample, indexed by its position."""
         columns = {
             "label": self.labels,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -16,9 +16,13 @@ from mixtura import checks
 from mixtura.model.mixture import Mixture
 from mixtura.model.transforms import Transform
 from mixtura.objectives import posteriors
+from mixtura.selection.search import SearchTable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-def data_frame(columns: Mapping[str, Any], index: Any = None) -> Any:
+def data_frame(columns: Mapping[str, object], index: np.ndarray | pd.Index | None = None) -> pd.DataFrame:
     """A pandas data frame of named columns.
 
     Raises
@@ -47,7 +51,7 @@ class Table:
         The columns that text and HTML show; None shows all.
     """
 
-    columns: Mapping[str, Sequence[Any]]
+    columns: Mapping[str, Sequence[object]]
     shown: Sequence[str] | None = None
 
     def __len__(self) -> int:
@@ -72,7 +76,7 @@ class Table:
         body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> pd.DataFrame:
         """All columns as a pandas data frame."""
         return data_frame(self.columns)
 
@@ -96,7 +100,7 @@ class Spread:
 class CategoryShare:
     """The most frequent category, shown as "male 72 %"."""
 
-    category: Any
+    category: Hashable
     share: float
 
     def __str__(self) -> str:
@@ -120,7 +124,7 @@ class ModelSummary:
     """
 
     title: str
-    facts: Mapping[str, Any]
+    facts: Mapping[str, object]
     components: Table
     note: str = ""
     sections: Mapping[str, Table] = field(default_factory=dict)  # further tables by their titles
@@ -148,33 +152,35 @@ class ModelSummary:
         title = f"<h4>{html.escape(self.title)}</h4>"
         return f"{title}<table>{facts}</table>{self.components._repr_html_()}{others}{note}"
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> pd.DataFrame:
         """The components as a pandas data frame, with the means and the scales of all features as numbers."""
-        columns: dict[str, Any] = {}
+        columns: dict[str, object] = {}
         for name, values in self.components.columns.items():
-            if values and all(isinstance(value, Spread) for value in values):
-                columns[f"{name} mean"] = [value.value for value in values]
-                columns[f"{name} scale"] = [value.scale for value in values]
-            elif values and all(isinstance(value, CategoryShare) for value in values):
-                columns[f"{name} category"] = [value.category for value in values]
-                columns[f"{name} share"] = [value.share for value in values]
+            spreads = [value for value in values if isinstance(value, Spread)]
+            shares = [value for value in values if isinstance(value, CategoryShare)]
+            if values and len(spreads) == len(values):
+                columns[f"{name} mean"] = [value.value for value in spreads]
+                columns[f"{name} scale"] = [value.scale for value in spreads]
+            elif values and len(shares) == len(values):
+                columns[f"{name} category"] = [value.category for value in shares]
+                columns[f"{name} share"] = [value.share for value in shares]
             else:
                 columns[name] = values
         return data_frame(columns)
 
 
-def column_text(values: Sequence[Any]) -> list[str]:
+def column_text(values: Sequence[object]) -> list[str]:
     """The cells of a column; numbers of one column have the same number of decimals."""
-    numbers = [isinstance(value, float | np.floating) for value in values]
-    if not values or not all(numbers):
+    numbers = [value for value in values if isinstance(value, float | np.floating)]
+    if not values or len(numbers) < len(values):
         return [text_of(value) for value in values]
-    largest = max((abs(float(value)) for value in values if np.isfinite(value)), default=0.0)
+    largest = max((abs(float(value)) for value in numbers if np.isfinite(value)), default=0.0)
     if largest >= 1e6 or 0 < largest < 1e-3:
-        return [f"{value:.3g}" for value in values]
-    return [f"{value:.{1 if largest >= 10 else 3}f}" for value in values]
+        return [f"{value:.3g}" for value in numbers]
+    return [f"{value:.{1 if largest >= 10 else 3}f}" for value in numbers]
 
 
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
     """A value as text, rounded to four digits."""
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
@@ -194,7 +200,13 @@ def text_of(value: Any) -> str:
 SHOWN_FEATURES = 6
 
 
-def feature_names(estimator: Any) -> list[str]:
+class Featured(Protocol):
+    """A fitted estimator."""
+
+    n_features_in_: int
+
+
+def feature_names(estimator: Featured) -> list[str]:
     """The feature names of the fit, or x0, x1, ... as in scikit-learn."""
     known = vars(estimator).get("feature_names_in_")
     return [f"x{j}" for j in range(estimator.n_features_in_)] if known is None else [str(name) for name in known]
@@ -230,10 +242,10 @@ def component_table(
     mixture: Mixture,
     warp: Transform | None,
     names: Sequence[str],
-    classes: Sequence[Any] | None,
+    classes: Sequence[Hashable] | np.ndarray | None,
     weight: float | None,
     feature_of: np.ndarray,
-    categories: Mapping[int, Sequence[Any]],
+    categories: Mapping[int, Sequence[Hashable]],
 ) -> tuple[Table, str]:
     """Make a table with one line per component, and a note about its units.
 
@@ -253,7 +265,7 @@ def component_table(
         The categories of categorical features, by their positions.
     """
     weights, centres = mixture.to("cpu").weights.numpy(), typical_values(mixture, warp)
-    columns: dict[str, list[Any]] = {}
+    columns: dict[str, list[object]] = {}
     if classes is not None:
         columns["class"] = [classes[c] for c in mixture.class_of.tolist()]
     columns["component"] = list(range(mixture.n_components))
@@ -291,9 +303,10 @@ def component_entropies(log_joint: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.stack([torch.special.entr(part).sum(0) for part in shares], 1)
 
 
-def fit_facts(model: Any) -> dict[str, Any]:
+def fit_facts(model: object) -> dict[str, object]:
     """Facts about the fit and its automatic choices."""
-    known, facts = vars(model), {}
+    known = vars(model)
+    facts: dict[str, object] = {}
     if "n_iter_" in known:
         facts["iterations"] = f"{known['n_iter_']} ({'converged' if known.get('converged_') else 'not converged'})"
     if known.get("history_"):
@@ -309,7 +322,7 @@ def fit_facts(model: Any) -> dict[str, Any]:
     return facts
 
 
-def chosen_facts(search: Any) -> dict[str, Any]:
+def chosen_facts(search: SearchTable) -> dict[str, object]:
     """Facts about a search: candidates, criterion and choice."""
     criterion, n_compared = search.criterion.replace("_", " "), len(search.candidates)
     chosen = {f"chosen {name.replace('_', ' ')}": value for name, value in search.best.what.items()}
@@ -317,7 +330,7 @@ def chosen_facts(search: Any) -> dict[str, Any]:
     return {"chosen by": f"{criterion} {search.best.score:.4f} ({n_compared} compared)", **chosen, **expected}
 
 
-def label_facts(log_proba: np.ndarray, y: Any, classes: np.ndarray, sample_weight: Any) -> dict[str, float]:
+def label_facts(log_proba: np.ndarray, y: object, classes: np.ndarray, sample_weight: object) -> dict[str, float]:
     """Log-loss and error rate of samples with labels, by their log probabilities of the classes (n, C)."""
     numbers = checks.known_labels(y, classes)
     checks.as_many_labels(numbers, len(log_proba))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from mixtura.nn.running_density import MOMENTUM
 from mixtura.numerics.linalg import safe_cholesky
 from mixtura.roles import Covariance, Structure
 from mixtura.selection.candidates import WIDE
+from mixtura.selection.task import PriorChoice
 from mixtura.values.features import QUADRATICS, Coefficients
 
 # Number of batches that a fit to all features counts as when training continues: the memory of the running density.
@@ -108,13 +109,14 @@ def closed_forms(rows: Tensor, labels: Any, kind: str | None, options: dict[str,
     model = MixtureClassifier(average=1, **options).fit(rows, labels)
     if model.search_ is None:  # a class has a single sample
         return "full", model.mixture_, 1.0
-    selected = model.search_.best.what["covariance_type"]
+    selected = str(model.search_.best.what["covariance_type"])
     if kind in (None, selected):
         return selected, model.mixture_, model.temperature_
     own = [trial for trial in model.search_ if trial.what["covariance_type"] == kind]
     chosen = min(own, key=lambda trial: trial.score).what
-    again = MixtureClassifier(1, covariance_type=kind, prior=chosen["prior"], **options).fit(rows, labels)
-    return kind, again.mixture_, float(chosen["temperature"])
+    prior, temperature = cast("PriorChoice", chosen["prior"]), cast("float", chosen["temperature"])
+    again = MixtureClassifier(1, covariance_type=kind, prior=prior, **options).fit(rows, labels)
+    return kind, again.mixture_, float(temperature)
 
 
 def _in_units(mixture: Mixture, centre: Tensor, scale: Tensor) -> Mixture:

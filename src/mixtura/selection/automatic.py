@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch.nn.functional import one_hot
@@ -19,7 +18,7 @@ from torch.nn.functional import one_hot
 from mixtura import checks
 from mixtura.covariances import COVARIANCES, FullCovariance, Product, Tied, TiedCovariance
 from mixtura.engine.passes import moments_by_label
-from mixtura.engine.sources import BlockSource, TensorSource
+from mixtura.engine.sources import BlockSource, Source, TensorSource
 from mixtura.init.starts import cluster_classes, mixture_of
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import safe_cholesky
@@ -41,7 +40,7 @@ from mixtura.selection.missingness import choose_missingness
 from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
 from mixtura.selection.search import ScoredCandidate, Search, Trial, distinct
 from mixtura.selection.splits import hold_outs, plain_cv
-from mixtura.selection.task import OTHER_PRIORS, Selected, Task, check_start, is_auto, make_prior
+from mixtura.selection.task import OTHER_PRIORS, PriorChoice, Selected, Task, check_start, is_auto, make_prior
 from mixtura.solvers import FitResult, Outcome, Record, first_update, mixture_of_moments, tied_mixture
 
 # Rules and candidates were selected on one split of 41 published and simulated data sets (benchmarks/data_sets.py), by
@@ -137,17 +136,17 @@ def _suits_moments(task: Task) -> str | None:
     return "full" if numbers <= most else "tied" if task.n_numeric**2 <= most else None
 
 
-def _has_labels(source: Any) -> bool:
+def _has_labels(source: Source) -> bool:
     """Whether samples in memory have one label each, if any."""
     return isinstance(source, BlockSource) and next(iter(source.blocks())).labels is not None
 
 
-def _by_default(cv: Any) -> bool:
+def _by_default(cv: object) -> bool:
     """Whether the folds are those of the default."""
     return isinstance(cv, int) and cv == DEFAULT_FOLDS
 
 
-def _from_moments(task: Task, structure: Structure, comparison: Comparison, prior: Any) -> tuple[Task, Mixture]:
+def _from_moments(task: Task, structure: Structure, comparison: Comparison, prior: PriorChoice) -> tuple[Task, Mixture]:
     """One Gaussian per class, from the moments of all samples if these are complete, and the task with its prior."""
     known, moments, sums = task.description, comparison.moments, comparison.sums
     if known.n_missing or known.unlabeled_weight or not task.structure.is_gaussian:
@@ -248,9 +247,9 @@ class AutomaticSearch:
         As in `Search`.
     """
 
-    covariance_type: Any
-    rank: Any
-    prior: Any
+    covariance_type: str | Structure
+    rank: int | str
+    prior: PriorChoice
     transforms: bool
     takes_temperature: bool
     average: int = 1
@@ -393,8 +392,8 @@ class AutomaticSearch:
         if not task.n_numeric:
             return {"diag": task.em_structure}
         if not is_auto(self.covariance_type):
-            named = isinstance(self.covariance_type, str)
-            return {self.covariance_type if named else task.structure.name: task.em_structure}
+            given = self.covariance_type
+            return {given if isinstance(given, str) else task.structure.name: task.em_structure}
         size, whole = task.n_numeric, task.structure
         many = size > LARGEST_DENSE and not isinstance(whole, Product)
         names = ("full", "tied", "diag", "low_rank") if many else ("full", "tied", "diag")

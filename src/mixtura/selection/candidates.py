@@ -8,10 +8,9 @@ log-loss decreases. The best candidates are fitted again with transformed featur
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
 
 from mixtura.covariances import LowRank
 from mixtura.priors import Shrinkage
@@ -26,7 +25,7 @@ from mixtura.selection.comparison import (
     has_own_matrices,
 )
 from mixtura.selection.search import Search, Trial
-from mixtura.selection.task import is_auto
+from mixtura.selection.task import PriorChoice, is_auto
 
 # Components per class of each structure, where several are compared; of any other one, and of a structure alone.
 LEVELS = {"full": (1, 2, 4, 8), "tied": (1, 2), "diag": (1, 2, 8, 32)}
@@ -51,7 +50,7 @@ class CandidateOrder:
         self,
         comparison: Comparison,
         structures: dict[str, Structure],
-        prior: Any,
+        prior: PriorChoice,
         transforms: bool,
         search: Search[CandidateFit],
     ):
@@ -279,7 +278,7 @@ class CandidateOrder:
 
         return next(iter(self.search.try_together(trials)), None)
 
-    def _priors(self, settings: Candidate, level: int, transformed: bool = False) -> list[Any]:
+    def _priors(self, settings: Candidate, level: int, transformed: bool = False) -> Sequence[PriorChoice]:
         if not is_auto(self.prior):
             return [self.prior]
         size, structure = self.comparison.n_numeric, settings.structure
@@ -294,10 +293,18 @@ class CandidateOrder:
         trials = self._of_path.get((name, transformed), [])
         best = min(trials, key=lambda trial: trial.score, default=None)
         for trial in trials:
-            usual = trial.fit.candidate.prior.variances == Shrinkage().variances
+            prior = _shrinkage_of(trial)
+            usual = prior.variances == Shrinkage().variances
             if usual and best is not None and trial.score <= (1 + LEAST_GAIN) * best.score:
-                return trial.fit.candidate.prior
-        return Shrinkage() if best is None else best.fit.candidate.prior
+                return prior
+        return Shrinkage() if best is None else _shrinkage_of(best)
+
+
+def _shrinkage_of(trial: Trial[CandidateFit]) -> Shrinkage:
+    """The prior of a closed form."""
+    prior = trial.fit.candidate.prior
+    assert isinstance(prior, Shrinkage)
+    return prior
 
 
 def _kind(structure: Structure) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from mixtura.selection.merging import one_fewer
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial
 from mixtura.selection.splits import Grouped, hold_outs, regroup, sample_of
-from mixtura.selection.task import OTHER_PRIORS, Selected, Task, is_auto, make_prior
+from mixtura.selection.task import OTHER_PRIORS, PriorChoice, Selected, Task, is_auto, make_prior
 from mixtura.solvers import EM, MemberFit, Outcome, Problem, Stack, first_update, run_together
 
 INFORMATION = ("bic", "icl")  # criteria that need no held-out samples
@@ -83,7 +83,7 @@ class ComponentSearch:
         Random numbers for subsampling, folds and initialisation.
     """
 
-    prior: Any
+    prior: PriorChoice
     n_components: int | None
     criterion: str
     generator: torch.Generator
@@ -97,8 +97,9 @@ class ComponentSearch:
         path = ComponentPath(problem, task.structure, priors, search, self.generator, regroup(task.cv, N_FOLDS))
         search.run(lambda: path.walk(self.n_components))
         best = search.best
-        counts = [best.what["n_components"]]
-        prior = make_prior(best.what["prior"], task.description, counts)
+        prior, count = settings_of(best)
+        counts = [count]
+        prior = make_prior(prior, task.description, counts)
         task = replace(task, n_components=counts, prior=prior, solver=EM(strict=prior is None)).from_fit(best.fit)
         results = (task.interrupted(best.fit),) if search.interrupted else ()
         folds = () if search.interrupted else path.folds(best)
@@ -112,10 +113,10 @@ class ComponentPath:
         self,
         problem: Problem,
         structure: Structure,
-        priors: list[Any],
+        priors: Sequence[PriorChoice],
         search: Search[Mixture],
         generator: torch.Generator,
-        cv: Any = N_FOLDS,
+        cv: object = N_FOLDS,
     ):
         self.problem, self.structure, self.priors, self.search = problem, structure, priors, search
         rows, _, _, weights, cv = sample_of(problem.source, generator, SELECTION_ROWS, cv)
@@ -144,7 +145,7 @@ class ComponentPath:
 
     def folds(self, best: Trial[Mixture]) -> list[tuple[Mixture, TensorSource]]:
         """Fits of the best candidate without some rows, and those; none if they are many beside the search."""
-        columns, prior, count = self.columns[:-1], best.what["prior"], best.what["n_components"]
+        columns, (prior, count) = self.columns[:-1], settings_of(best)
         if len(columns) > REFIT_SHARE * len(self.search.trials) * len(self.columns):
             return []
         members = [
@@ -179,7 +180,7 @@ class ComponentPath:
         middle = self.priors[len(self.priors) // 2]
         return first_update(rough, assigned, self._with_prior(middle, column, n_components))
 
-    def _with_prior(self, prior: Any, column: Description, n_components: int) -> Problem:
+    def _with_prior(self, prior: PriorChoice, column: Description, n_components: int) -> Problem:
         """The problem with a prior scaled to the training rows of a column."""
         scales = column.scales_for([n_components])
         if isinstance(prior, str):
@@ -215,6 +216,11 @@ class ComponentPath:
         return map_rows(stack.mixture, self.rows, of_members, self.problem.memory_limit).double().permute(1, 2, 0)
 
 
+def settings_of(trial: Trial[Mixture]) -> tuple[PriorChoice, int]:
+    """The prior and the number of components of a trial."""
+    return cast("PriorChoice", trial.what["prior"]), cast("int", trial.what["n_components"])
+
+
 def _densities_and_entropies(joints: Tensor) -> tuple[Tensor, Tensor]:
     """Log densities, and the entropies of the components given a sample."""
     total = joints.logsumexp(1)
@@ -228,7 +234,7 @@ def counts_of(
     weights: Tensor | None,
     generator: torch.Generator,
     device: torch.device,
-    cv: Any = N_FOLDS,
+    cv: object = N_FOLDS,
 ) -> Tensor:
     """Counts of each row in the training sets of the folds or replicates, (n, F + 1); all ones in the last column."""
     counts = torch.zeros(n_rows, 0, dtype=torch.int16)
@@ -244,12 +250,12 @@ def counts_of(
     return torch.cat((counts.to(torch.int16), torch.ones(n_rows, 1, dtype=torch.int16)), 1).to(device)
 
 
-def wanted_criterion(value: Any, usual: str) -> str:
+def wanted_criterion(value: object, usual: str) -> str:
     """The selection criterion for a value of the argument `criterion`."""
     return usual if is_auto(value) else checks.one_of("criterion", value, CRITERIA, ', or "auto"')
 
 
-def wanted_priors(value: Any, structure: Structure, n_features: int) -> list[Any]:
+def wanted_priors(value: PriorChoice, structure: Structure, n_features: int) -> Sequence[PriorChoice]:
     """The priors to compare: several if the argument is "auto", otherwise the given one."""
     if is_auto(value):
         # A full covariance matrix is a target only for structures that can represent it.

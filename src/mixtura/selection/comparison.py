@@ -10,7 +10,6 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +31,7 @@ from mixtura.selection.closed_forms import ClassMatrices, ShrinkagePath
 from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
 from mixtura.selection.search import Trial
 from mixtura.selection.splits import Grouped, Split, hold_outs, plain_cv, regroup, sample_of, strata_of
-from mixtura.selection.task import HybridTraining, Task, make_prior
+from mixtura.selection.task import HybridTraining, PriorChoice, Task, make_prior
 from mixtura.solvers import MemberFit, Outcome, Stack, first_update, run_together
 
 COARSE = 4  # strengths are compared at every fourth temperature
@@ -58,7 +57,7 @@ class Candidate:
     name: str
     structure: Structure
     n_components: tuple[int, ...]
-    prior: Any
+    prior: PriorChoice
     transformed: bool = False
     recoded: bool = False
     training: HybridTraining | None = None  # by which a fit of EM is trained on
@@ -69,16 +68,16 @@ class Candidate:
         return not self.recoded and self.training is None
 
     @property
-    def what(self) -> dict[str, Any]:
+    def what(self) -> dict[str, object]:
         counts = set(self.n_components)
-        recoded = {"categories": "numbers"} if self.recoded else {}
-        settings = recoded | {
+        settings: dict[str, object] = {"categories": "numbers"} if self.recoded else {}
+        settings |= {
             "covariance_type": self.name,
             "n_components": counts.pop() if len(counts) == 1 else self.n_components,
             "prior": self.prior,
             "warp": "johnson" if self.transformed else None,
         }
-        return settings | ({} if self.training is None else self.training.what)
+        return settings | ({} if self.training is None else {**self.training.what})
 
 
 @dataclass(frozen=True)

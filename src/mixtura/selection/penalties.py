@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from mixtura.priors import Shrinkage
 from mixtura.roles import Objective
 from mixtura.selection.search import Search, SearchTable, Trial
 from mixtura.selection.splits import hold_outs, regroup
-from mixtura.selection.task import Selected, Task, is_auto, make_prior, start
+from mixtura.selection.task import PriorChoice, Selected, Task, is_auto, make_prior, start
 from mixtura.solvers import EM, BaumWelch, EarlyStopping, FitResult, Outcome, run
 
 # max_iter and tol, the same in the comparison and in the last fit: stopping early is a penalty too.
@@ -35,13 +35,13 @@ Limits = tuple[int, float]
 class Setting:
     """A prior, as `MixtureClassifier` takes it, and the weight of the generative likelihood in the objective."""
 
-    prior: Any
+    prior: PriorChoice
     tradeoff: float
 
     @property
-    def what(self) -> dict[str, Any]:
+    def what(self) -> dict[str, object]:
         """The setting as a table shows it."""
-        penalties = {"prior": self.prior}
+        penalties: dict[str, object] = {"prior": self.prior}
         if isinstance(self.prior, Shrinkage):
             penalties = {"scale": self.prior.scale, "mean_strength": self.prior.mean_strength}
         return penalties | {"tradeoff": self.tradeoff}
@@ -83,7 +83,7 @@ class Fold:
         return summary.value, summary.weight
 
 
-def with_prior(task: Task, prior: Any, n_components: list[int]) -> Task:
+def with_prior(task: Task, prior: PriorChoice, n_components: list[int]) -> Task:
     """The task for these numbers of components, under a prior as `MixtureClassifier` takes it."""
     chosen = make_prior(prior, task.description, n_components)
     return replace(task, n_components=n_components, prior=chosen)
@@ -146,7 +146,7 @@ def repeat_growth(task: Task, start: Mixture, steps: Sequence[Growth], limits: L
     return start
 
 
-def make_folds(task: Task, cv: Any, start: Callable[[Task], Mixture]) -> list[Fold]:
+def make_folds(task: Task, cv: object, start: Callable[[Task], Mixture]) -> list[Fold]:
     """Hold out the labeled samples part by part.
 
     `cv` is as in `hold_outs`. Given splits need samples in memory; otherwise those that the description holds are used.
@@ -172,7 +172,7 @@ def _described(task: Task) -> tuple[Tensor, Tensor, Tensor | None]:
     return rows, labels, torch.cat([weights for _, weights in samples])
 
 
-def _in_memory(task: Task, cv: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+def _in_memory(task: Task, cv: object) -> tuple[Tensor, Tensor, Tensor | None]:
     block = next(iter(task.source.blocks()))
     if block.labels is None or len(block.rows) < task.description.n_rows:
         raise ValueError(
@@ -232,7 +232,7 @@ class Grid:
     It has three axes, the two penalties and the trade-off; a given value has an axis of length one.
     """
 
-    prior: Any
+    prior: PriorChoice
     tradeoffs: tuple[float, ...]
 
     @property
@@ -473,9 +473,9 @@ class PenaltySearch:
         Whether the numbers of components are to be chosen.
     """
 
-    prior: Any
-    tradeoff: Any
-    tol: Any
+    prior: PriorChoice
+    tradeoff: float | str
+    tol: float | str
     known: Setting | None
     table: SearchTable | None
     early_stopping: bool
@@ -490,7 +490,7 @@ class PenaltySearch:
         choice = self.choose(task, watch) if self.known is None else SettingChoice(self.known, table=self.table)
         task = choice.setting.of(task, task.n_components)
         results = () if choice.mixture is None else (task.interrupted(choice.mixture),)
-        attributes: dict[str, Any] = {"validation_scores_": []}
+        attributes: dict[str, object] = {"validation_scores_": []}
         if self.known is None:
             attributes |= {"growth_": choice.growth}
             attributes |= {"prior_": choice.setting.prior, "tradeoff_": choice.setting.tradeoff}
@@ -499,10 +499,10 @@ class PenaltySearch:
     def choose(self, task: Task, watch: Callable[[Trial[Optimum]], None] | None = None) -> SettingChoice:
         """Compare settings, if there is something to choose."""
         if not (is_auto(self.prior) or is_auto(self.tradeoff) or self.grows):
-            return SettingChoice(Setting(self.prior, self.tradeoff))
+            return SettingChoice(Setting(self.prior, cast("float", self.tradeoff)))
         folds = make_folds(task, task.cv, lambda part: start_generative(replace(part, init="kmeans")))
         checks.rows_to_hold_out(len(folds) > 0, "pass prior='default' and numbers for what is 'auto'")
-        grid = Grid(self.prior, TRADEOFFS if is_auto(self.tradeoff) else (self.tradeoff,))
+        grid = Grid(self.prior, TRADEOFFS if is_auto(self.tradeoff) else (cast("float", self.tradeoff),))
         return HillClimb(folds, grid, task.limits, self.early_stopping, watch).run(self.grows)
 
     def _start(self, choice: SettingChoice, task: Task) -> Mixture:

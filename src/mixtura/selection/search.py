@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from mixtura.engine.threads import TimeOverError, until
 from mixtura.files.registry import storable
@@ -31,7 +31,7 @@ class ScoredCandidate:
         Time spent on the candidate. Candidates that are trained together share their time equally.
     """
 
-    what: Mapping[str, Any]
+    what: Mapping[str, object]
     score: float
     standard_error: float
     seconds: float
@@ -123,7 +123,7 @@ class SearchTable:
     def __iter__(self) -> Iterator[ScoredCandidate]:
         return iter(self.candidates)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[dict[str, object]]:
         """One dict per candidate, as ``pandas.DataFrame`` takes it."""
         return [
             {
@@ -193,7 +193,7 @@ class Trial(Generic[Fit]):
         Time of the trial, set by the search.
     """
 
-    what: Mapping[str, Any]
+    what: Mapping[str, object]
     score: float
     standard_error: float
     fit: Fit

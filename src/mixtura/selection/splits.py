@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Number, Real
-from typing import Any
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ ENOUGH_SAMPLES = 800
 class Grouped:
     """Splits, as in `hold_outs`, that never divide a group: its samples are all for training, or all held out."""
 
-    cv: Any
+    cv: object
     groups: Tensor  # (n,), numbers from 0 on
 
     def of(self, chosen: Tensor) -> Grouped:
@@ -43,12 +43,12 @@ class Grouped:
         return chosen[self.groups]
 
 
-def regroup(cv: Any, other: Any) -> Any:
+def regroup(cv: object, other: object) -> object:
     """Other splits that keep the groups of `cv`, if it has any."""
     return Grouped(other, cv.groups) if isinstance(cv, Grouped) else other
 
 
-def plain_cv(cv: Any) -> Any:
+def plain_cv(cv: object) -> object:
     """Splits as the user gave them, without groups."""
     return cv.cv if isinstance(cv, Grouped) else cv
 
@@ -62,7 +62,7 @@ class Split:
 
 
 def hold_outs(
-    cv: Any,
+    cv: object,
     labels: Tensor | None,
     generator: torch.Generator,
     *,
@@ -130,21 +130,21 @@ def strata_of(labels: Tensor | None, shares: Tensor | None, weights: Tensor | No
 
 
 def sample_of(
-    source: Source, generator: torch.Generator, most: int | None, cv: Any = None
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Any]:
+    source: Source, generator: torch.Generator, most: int | None, cv: object = None
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, object]:
     """Return rows, labels, soft labels, weights and splits of at most `most` samples of a source, drawn uniformly.
 
     Of `Grouped` splits whole groups are drawn.
     """
-    seed, grouped = int(torch.randint(2**62, (), generator=generator)), isinstance(cv, Grouped)
+    seed, grouped = int(torch.randint(2**62, (), generator=generator)), cv if isinstance(cv, Grouped) else None
     rows, labels, shares, weights = source.total(
-        partial(_sample_part, seed, 2**62 if grouped else most or 2**62)
+        partial(_sample_part, seed, most or 2**62 if grouped is None else 2**62)
     ).columns
     assert rows is not None
     assert weights is not None
-    if grouped and most is not None and len(rows) > most:
-        chosen = cv.whole(most, generator)
-        cv = cv.of(chosen)
+    if grouped is not None and most is not None and len(rows) > most:
+        chosen = grouped.whole(most, generator)
+        cv = grouped.of(chosen)
         labels, shares = (part if part is None else part[chosen.to(part.device)] for part in (labels, shares))
         rows, weights = (part[chosen.to(part.device)] for part in (rows, weights))
     return rows, labels, shares, None if bool((weights == 1).all()) else weights, cv
@@ -168,16 +168,16 @@ def _sample_part(seed: int, most: int, source: Source) -> RowSample:
     return sample
 
 
-def check_splits(cv: Any) -> Any:
+def check_splits(cv: object) -> object:
     """Check the argument `cv` of an estimator: an int of at least 2, a splitter, or an iterable of splits."""
     if isinstance(cv, Number | str) or cv is None:
         return checks.count("cv", cv, 2)
     if isinstance(cv, Iterator):
         raise ValueError(f"cv is a {type(cv).__name__}, which can be iterated only once; pass a list of splits.")
-    return check_cv(cv) if not isinstance(cv, Iterable) else cv
+    return cv if isinstance(cv, Iterable) else check_cv(cast("int", cv))  # or a splitter
 
 
-def renumbered(cv: Any, present: Tensor) -> Any:
+def renumbered(cv: object, present: Tensor) -> object:
     """Translate splits by indices of all samples to a source that holds only the samples `present`, (n,)."""
     if isinstance(cv, Grouped):
         return replace(cv.of(present), cv=renumbered(cv.cv, present))
@@ -189,7 +189,7 @@ def renumbered(cv: Any, present: Tensor) -> Any:
     return [tuple(numbers[part[is_present[part]]] for part in split) for split in splits]
 
 
-def positions_of(part: Any, n_samples: int) -> np.ndarray:
+def positions_of(part: object, n_samples: int) -> np.ndarray:
     """The positions of samples given by numbers or by a mask."""
     values = np.asarray(part)
     if values.dtype == bool and values.shape == (n_samples,):
@@ -203,7 +203,7 @@ def positions_of(part: Any, n_samples: int) -> np.ndarray:
     return values.astype(np.int64)
 
 
-def _pairs(splits: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+def _pairs(splits: Iterable[object]) -> Iterator[tuple[object, object]]:
     for split in splits:
         if not isinstance(split, list | tuple | np.ndarray) or len(split) != 2:
             raise ValueError(f"cv must hold pairs of index arrays, (training, held out); got {split!r}.")
@@ -271,13 +271,22 @@ def _fraction(strata: Tensor, fraction: float, generator: torch.Generator) -> tu
     return ~held_out, held_out
 
 
-def _given(strata: Tensor, cv: Any, groups: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
-    splits = cv
-    if not isinstance(cv, Iterable):  # a splitter divides the labeled samples
+class Splitter(Protocol):
+    """A splitter of scikit-learn."""
+
+    def split(
+        self, X: np.ndarray, y: np.ndarray, groups: np.ndarray | None
+    ) -> Iterable[tuple[np.ndarray, np.ndarray]]: ...
+
+
+def _given(strata: Tensor, cv: object, groups: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
+    if isinstance(cv, Iterable):
+        splits = cv
+    else:  # a splitter divides the labeled samples
         known = (strata >= 0).nonzero()[:, 0].numpy()
         try:
             known_groups = None if groups is None else groups.numpy()[known]
-            pairs = list(cv.split(np.zeros((len(known), 1)), strata.numpy()[known], known_groups))
+            pairs = list(cast("Splitter", cv).split(np.zeros((len(known), 1)), strata.numpy()[known], known_groups))
         except ValueError as error:
             raise ValueError(f"cv={cv!r} cannot split the samples: {error} Pass a number of folds.") from error
         splits = ((known[kept], known[part]) for kept, part in pairs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from mixtura.values.extents import Frame
 
 # Without a prior, variances stay above this fraction of the pooled variance, since the likelihood is unbounded.
 SMALLEST_VARIANCE = 1e-9
+PriorChoice: TypeAlias = str | Prior | Shrinkage | None  # an argument `prior`
 OTHER_PRIORS = ', "auto", None or a prior object'
 
 
@@ -51,16 +52,17 @@ class HybridTraining:
     solver: ClassVar = Gradient("lbfgs")
 
     @property
-    def what(self) -> dict[str, Any]:
+    def what(self) -> dict[str, float]:
         """The settings as a table shows them."""
         return {"tradeoff": self.tradeoff, "training_temperature": self.temperature, "n_epochs": self.n_epochs}
 
     @classmethod
-    def from_what(cls, what: Mapping[str, Any]) -> HybridTraining | None:
+    def from_what(cls, what: Mapping[str, object]) -> HybridTraining | None:
         """The settings that a table shows; None if it shows none."""
         if "training_temperature" not in what:
             return None
-        return cls(what["tradeoff"], what["training_temperature"], what["n_epochs"])
+        shown = cast("Mapping[str, float]", what)
+        return cls(shown["tradeoff"], shown["training_temperature"], int(shown["n_epochs"]))
 
     def of(self, problem: Problem) -> Problem:
         """The problem for the solver."""
@@ -142,7 +144,7 @@ class Task:
     n_init: int = 1
     max_iter: int = 200
     tol: float = 1e-4
-    cv: Any = 5
+    cv: object = 5
     held_out: TensorSource | None = None
     warp: Transform | None = None
     ordered: tuple[int, ...] = ()
@@ -364,7 +366,7 @@ class Selected:
     table: SearchTable | None = None
     results: tuple[FitResult | None, ...] = ()
     fit: Callable[[Task], FitResult] = fit_once
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, object] = field(default_factory=dict)
     average_temperature: float = 1.0
     folds: Sequence[tuple[Mixture, Source]] = ()
 
@@ -382,12 +384,12 @@ class TaskSearch(Protocol):
         ...
 
 
-def is_auto(value: Any) -> bool:
+def is_auto(value: object) -> bool:
     """Whether the value of an argument is to be selected."""
     return isinstance(value, str) and value == "auto"
 
 
-def make_prior(value: Any, description: Description, n_components: Sequence[int]) -> Prior | None:
+def make_prior(value: PriorChoice, description: Description, n_components: Sequence[int]) -> Prior | None:
     """Make the prior for a value of the argument `prior`."""
     if value is None:
         return None

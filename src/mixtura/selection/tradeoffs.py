@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from mixtura.priors import Scaled
 from mixtura.selection.scores import classification_score
 from mixtura.selection.search import Search, SearchTable, Trial
 from mixtura.selection.splits import hold_outs, regroup
-from mixtura.selection.task import Selected, Task, make_prior, start
+from mixtura.selection.task import PriorChoice, Selected, Task, make_prior, start
 from mixtura.solvers import EM, EarlyStopping, FitResult, Gradient, Outcome, run
 from mixtura.solvers.gradient import together
 from mixtura.values.targets import Targets
@@ -72,7 +71,7 @@ class TradeoffSearch:
     objective: Hybrid
     selects_tradeoff: bool
     selects_margin: bool
-    prior: Any
+    prior: PriorChoice
     solver: Gradient
     n_epochs: int
     validation_fraction: float | None
@@ -174,7 +173,12 @@ class TradeoffSearch:
                 raise KeyboardInterrupt
 
     def train(
-        self, task: Task, first: Mixture, tradeoff: float, held_out: TensorSource | None = None, n_epochs: Any = None
+        self,
+        task: Task,
+        first: Mixture,
+        tradeoff: float,
+        held_out: TensorSource | None = None,
+        n_epochs: int | None = None,
     ) -> TradeoffFit:
         """Train with one trade-off. The log prior is part of the likelihood term."""
         prior = None if task.prior is None or tradeoff == 0 else Scaled(task.prior, tradeoff)

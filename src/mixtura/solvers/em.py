@@ -295,7 +295,7 @@ class RunningMoments:
     reference: Tensor
     n_steps: int
     floor: Tensor
-    prior: Any
+    prior: Prior | None
     class_prior: Tensor | None
 
     @property
@@ -318,7 +318,7 @@ def adds_over_time(covariance: Covariance) -> bool:
 
 
 def keep_moments(
-    moments: Moments, n_steps: int, floor: Tensor, prior: Any, class_prior: Tensor | None
+    moments: Moments, n_steps: int, floor: Tensor, prior: Prior | None, class_prior: Tensor | None
 ) -> RunningMoments:
     """Return moments as a storable value."""
     (seconds,) = moments.seconds
