@@ -148,17 +148,16 @@ class ArrowTable(Protocol):
     def to_pandas(self) -> object: ...
 
 
-class EnumCategories(Protocol):
-    """The categories of a column of polars."""
+class EnumType(Protocol):
+    """An Enum of polars."""
 
-    def get_categories(self) -> Column: ...
+    categories: Column
 
 
 class EnumColumn(Protocol):
     """A column of an Enum of polars."""
 
-    @property
-    def cat(self) -> EnumCategories: ...
+    dtype: EnumType
 
 
 class ReadsCategories(ReadsRows, Protocol):
@@ -291,7 +290,7 @@ def order_of(column: Column) -> list[Hashable] | None:
     """The categories of an ordered column of pandas, or of an Enum of polars; None if they have no order."""
     if is_categorical(column):
         return list(column.cat.categories) if column.cat.ordered else None
-    return column.cat.get_categories().to_list() if is_enum(column) else None
+    return column.dtype.categories.to_list() if is_enum(column) else None
 
 
 def find_positions(wanted: object, names: list[Hashable] | None, n_features: int) -> list[int]:
