@@ -123,6 +123,16 @@ def test_the_rule_of_all_samples_selects_the_members(missing, rng, monkeypatch):
     assert alone.members(losses, weights, sizes) == [table.chosen]
 
 
+def test_an_average_that_does_not_pass_the_gate_is_not_kept(rng, monkeypatch):
+    X, y = load_wine(return_X_y=True)
+    X = np.where(rng.random(X.shape) < 0.2, np.nan, X)
+    assert MixtureClassifier(random_state=0).fit(X, y).further_members_
+    monkeypatch.setattr(automatic, "GATE", 1e9)
+    model = MixtureClassifier(random_state=0).fit(X, y)
+    assert not model.further_members_
+    assert not model.search_.further
+
+
 def optimism(n_draws, first=0):
     """Estimates, and scores of the winner, minus the losses of new samples whose labels are fair coins, (2, draws)."""
     differences = []
