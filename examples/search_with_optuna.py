@@ -30,7 +30,9 @@ def settings_of(trial):
 
 
 def fitted(trial):
-    model = HybridMixtureClassifier(1, covariance_type="low_rank", n_epochs=10, random_state=0)
+    model = HybridMixtureClassifier(
+        1, covariance_type="low_rank", n_epochs=10, validation_fraction=0.25, random_state=0
+    )
     return model.set_params(**settings_of(trial)).fit(X_train, y_train)
 
 

@@ -136,6 +136,14 @@ def test_the_choice_is_that_of_the_best_score():
         assert scores[model.n_epochs_] == max(scores.values())
 
 
+def test_scores_are_kept_where_the_start_is_best():
+    """A hopeless learning rate: every epoch is worse than the start."""
+    model = hybrid(tradeoff=0.5, learning_rate=10.0, n_epochs=2).fit(RIPLEY, RIPLEY_LABELS)
+    assert model.n_epochs_ == 0
+    scores = dict(model.validation_scores_)
+    assert scores[0] == max(scores.values())
+
+
 def test_the_prior_has_the_weight_of_the_likelihood(monkeypatch):
     seen = []
 

@@ -199,7 +199,7 @@ class TradeoffSearch:
         """Train with all samples, with the selected trade-off and number of epochs."""
         first = self._start(task)
         if best.epoch == 0 or first.outcome is Outcome.INTERRUPTED:
-            return _end(first)
+            return _end(replace(first, scores=best.result.scores))
         fit = self.train(task, first.mixture, best.tradeoff, n_epochs=best.epoch)
         return _end(replace(fit.result, scores=best.result.scores))
 
