@@ -101,11 +101,11 @@ def _beginning(evidence: HeldOut, data_name: str) -> str:
     prior, (columns, absent) = shares[shares > 0], _absent(evidence)
     calibration = calibration_error(evidence.probabilities, evidence.numbers, evidence.weights)
     own = evidence.performance
-    error = percents(own["held_out_error"], own["held_out_error_interval"])
-    log_loss = decimals(own["held_out_log_loss"], own["held_out_log_loss_interval"])
+    error, error_range = _split(percents(own["held_out_error"], own["held_out_error_interval"]))
+    log_loss, loss_range = _split(decimals(own["held_out_log_loss"], own["held_out_log_loss_interval"]))
     numbers = [
-        (error, f"error (most frequent class alone: {output.percent(1 - shares.max())})"),
-        (log_loss, f"log-loss (class frequencies alone: {-(prior * np.log(prior)).sum():.3f})"),
+        (error, f"error{error_range}; most frequent class alone: {output.percent(1 - shares.max())}"),
+        (log_loss, f"log-loss{loss_range}; class frequencies alone: {-(prior * np.log(prior)).sum():.3f}"),
         (f"{calibration:.3f}", "calibration error"),
         (f"{len(evidence.labels)}", f"rows, {len(evidence.names)} classes"),
         (f"{len(columns)}", f"columns, {output.percent(absent.mean())} of the values missing"),
@@ -123,6 +123,12 @@ def _beginning(evidence: HeldOut, data_name: str) -> str:
         )
         text += "this page are not."
     return output.paragraph(text) + output.tiles(numbers)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """A number, and the interval behind it."""
+    value, mark, interval = text.partition(" (")
+    return value, mark + interval
 
 
 def _choice(evidence: HeldOut, model_name: str) -> str:
