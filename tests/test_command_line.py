@@ -440,13 +440,20 @@ def test_wrong_tables_get_one_sentence(case, capsys, folder):
 
 
 @pytest.mark.parametrize(
-    ("text", "place"), [("a,t\n1,x\n2,y,3,4\n", "line 3"), ("a,t\n1,x,5\n2,y,6\n", "Length of header")]
+    ("text", "place"),
+    [
+        (
+            "a,t\n1,x\n2,y,3,4\n",
+            "table of 2 columns: Error tokenizing data. C error: Expected 2 fields in line 3, saw 4.",
+        ),
+        ("a,t\n1,x,5\n2,y,6\n", "table of 2 columns: Length of header"),
+        ("a#t\n1#x,5\n2#y\n", "Name its delimiter with --sep."),
+    ],
 )
 def test_ragged_rows_are_named(text, place, capsys):
     write(text)
     code, out, err = run(capsys, "fit", "t.csv", "--target", "t")
     assert (code, out) == (2, "")
-    assert "is not a table of 2 columns" in err
     assert place in err
     assert err.count("\n") == 1
 
@@ -671,6 +678,47 @@ def test_wrong_decisions_are_refused(arguments, message, capsys):
     code, out, err = run(capsys, "fit", "t.csv", "--target", "t", *arguments)
     assert (code, out) == (2, "")
     assert err.startswith(f"mixtura: {message}")
+
+
+def two_blobs():
+    x = np.arange(40) / 40
+    return pd.DataFrame(
+        {"x": np.sin(7 * x), "z": x + (np.arange(40) % 2), "t": np.array(["a", "b"])[np.arange(40) % 2]}
+    )
+
+
+@pytest.mark.parametrize("method", [name for name in fitting.METHODS if name != "MixtureClassifier"])
+def test_every_mixture_of_the_comparison_is_fitted_used_and_reported(method, capsys):
+    frame = two_blobs() if method == "SparseMixture" else passengers()
+    target = "t" if method == "SparseMixture" else "survived"
+    frame.to_csv("t.csv", index=False)
+    assert run(capsys, "fit", "t.csv", "--target", target, "--method", method)[0] == 0
+    explain = [] if method == "SparseMixture" else ["--explain"]
+    code, out, _ = run(capsys, "predict", "model.mixtura", "t.csv", "--out", "-", *explain)
+    assert code == 0
+    assert (pd.read_csv(io.StringIO(out))["class"] == frame[target]).mean() > 0.8
+    assert run(capsys, "report", "model.mixtura", "t.csv")[0] == 0
+
+
+def test_sparse_learning_says_which_columns_it_cannot_take(capsys):
+    for frame, fault in (
+        (passengers(), "there are categories in 'class', 'sex'; use"),
+        (passengers()[["age", "survived"]], "there are missing values in 'age'; use"),
+    ):
+        frame.to_csv("t.csv", index=False)
+        code, _, err = run(capsys, "fit", "t.csv", "--target", "survived", "--method", "SparseMixture")
+        assert code == 2
+        assert f"--method SparseMixture takes complete tables of numbers, and {fault} --method Discr" in err
+
+
+def test_leaks_are_said_first_in_a_table_of_many_notes(capsys):
+    frame = passengers().assign(**{f"same{number}": 1 for number in range(12)})
+    frame["copy"] = frame["survived"]
+    frame.to_csv("t.csv", index=False)
+    fit = ("fit", "t.csv", "--target", "survived", "--method", "MixtureClassifier(1)", "--json")
+    notes = json.loads(run(capsys, *fit)[1])["notes"]
+    assert notes[0] == "Column 'copy' is a copy of the target and was left out."
+    assert notes[-1] == "... and 6 more notes on columns."
 
 
 @pytest.mark.slow

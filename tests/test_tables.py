@@ -229,11 +229,11 @@ def test_identifiers_constants_copies_and_leaks_are_named():
     columns, notes = find_columns(frame, y)
     assert [column.name for column in columns] == ["paid", "x"]
     assert notes == [
+        "Column 'copy' is a copy of the target and was left out.",
+        "Column 'paid' predicts the target perfectly (a leak?); leave it out if it is not known beforehand.",
         "Column 'id' looks like an identifier (a different integer in every row) and was left out.",
         "Column 'user' has a different text in nearly every row (an identifier) and was left out.",
         "Column 'same' always has the same value and was left out.",
-        "Column 'copy' is a copy of the target and was left out.",
-        "Column 'paid' predicts the target perfectly (a leak?); leave it out if it is not known beforehand.",
     ]
 
 

@@ -33,7 +33,8 @@ from mixtura.cli.held_out_rows import calibration_error, log_loss_of
 from mixtura.cli.output import STANDARD, Answer, progress
 from mixtura.cli.tables import MOST_VALUES, read_problem, read_table
 from mixtura.datasets import remove_values
-from mixtura.estimators.table_classifier import TableClassifier, TableColumn
+from mixtura.estimators.table_classifier import TableClassifier
+from mixtura.estimators.table_columns import TableColumn, shorten
 
 HELD_OUT, REMOVED = 0.3, 0.3  # shares of the rows and of the values
 MOST_ROWS = 5000
@@ -132,7 +133,7 @@ def run_compare(
     X, labels = with_categories(table, problem.columns), problem.labels[rows]
     n_classes = len(np.unique(labels))
     results = compare_rivals(X, labels, rivals_for(CHOICE * budget, X, n_classes), seed)
-    facts = {"rows": len(rows), "held_out_share": HELD_OUT, "results": results, "notes": problem.notes}
+    facts = {"rows": len(rows), "held_out_share": HELD_OUT, "results": results, "notes": shorten(problem.notes)}
     first = f"{len(rows)} rows, {X.shape[1]} features, {n_classes} classes; {100 * HELD_OUT:.0f} % of the rows held out"
     if len(rows) < len(problem.labels):
         first += f" (a sample of {len(problem.labels)} rows)"
@@ -145,7 +146,7 @@ def run_compare(
         frames = [pd.DataFrame(lines).assign(table=name) for name, lines in results.items()]
         pd.concat(frames).to_csv(sys.stdout if out == STANDARD else out, index=False, float_format="%.6g")
     tables = [score_table(f"Table {name}", lines) for name, lines in results.items()]
-    notes = [f"Note: {note}" for note in problem.notes]
+    notes = [f"Note: {note}" for note in facts["notes"]]
     return Answer([first, *tables, *notes, explained, *map(Text, facts["advice"])], facts)
 
 

@@ -91,7 +91,7 @@ def run_fit(data: Path, target: str, out: Path, options: FitOptions) -> Answer:
     scores = _scores(evidence, positive, options.metric)
     if isinstance(model.estimator_, DensityClassifier) and len(evidence.reference):
         model.estimator_.outlier_reference_ = evidence.reference
-    notes, seconds = shorten([*problem.notes, *model.notes_]), time.perf_counter() - began
+    notes, seconds = [*shorten(problem.notes), *model.notes_], time.perf_counter() - began
     if n_trained:
         text = f"{len(table)} random rows chose and judged the model, which was then trained with {n_trained} rows."
         notes.append(text)
@@ -114,12 +114,26 @@ def fit_table(problem: TableProblem, deadline: float, options: FitOptions) -> Ta
         raise ValueError(
             f"--method must be one of {', '.join(METHODS)}; got {options.method!r}. Others are scikit-learn's."
         )
+    if options.method == "SparseMixture":
+        _check_complete(problem)
     seconds = max(CHOICE * (deadline - time.perf_counter()), SHORTEST)
     estimator = METHODS[options.method](seconds, options.seed)
     if len(problem.columns) >= WIDE and options.method == "MixtureClassifier":
         estimator.set_params(n_components=1, covariance_type="diag")
     model = TableClassifier(estimator, problem.columns, select=options.select)
     return model.fit(problem.frame, problem.labels, groups=problem.groups)
+
+
+def _check_complete(problem: TableProblem) -> None:
+    """Raise a ValueError unless all features are numbers without gaps, as sparse learning needs them."""
+    text = [column.feature for column in problem.columns if column.categories is not None]
+    gaps = [c.feature for c in problem.columns if c.categories is None and pd.isna(c.read(problem.frame[c.name])).any()]
+    for names, fault in ((text, "categories"), (gaps, "missing values")):
+        if names:
+            raise ValueError(
+                f"--method SparseMixture takes complete tables of numbers, and there are {fault} in {listed(names)}; "
+                "use --method DiscriminativeMixture, or leave these columns out with --drop."
+            )
 
 
 def train_on_file(model: TableClassifier, data: Path, target: str, sep: str | None, folder: Path) -> int:

@@ -28,7 +28,6 @@ from mixtura.estimators.table_columns import (
     find_columns,
     listed,
     parse_number,
-    shorten,
 )
 
 DELIMITERS = ",;\t|"
@@ -189,7 +188,8 @@ def _csv_parts(file: BinaryIO, name: str, sep: str | None) -> Iterator[pd.DataFr
             return
         except (pd.errors.ParserError, pd.errors.ParserWarning, UnicodeError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
-            raise ValueError(f"{name} is not a table of {len(names)} columns: {reason}.") from error
+            hint = "" if len(names) > 1 else " Name its delimiter with --sep."
+            raise ValueError(f"{name} is not a table of {len(names)} columns: {reason}.{hint}") from error
 
 
 def _header(text: io.TextIOWrapper, name: str, sep: str | None) -> tuple[str, list[str]]:
@@ -301,7 +301,7 @@ def read_problem(frame: Any, target: str, drop: Sequence[str] = (), group: str |
     absent = tuple(frame[target][~known].drop_duplicates().astype(object).tolist())
     no_classes = tuple(None if value != value else value for value in absent)
     groups = None if group is None else np.asarray(frame[group])[known]
-    return TableProblem(kept, labels, columns, shorten([*notes, *more]), no_classes, groups)
+    return TableProblem(kept, labels, columns, [*notes, *more], no_classes, groups)
 
 
 def read_classes(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, list[str]]:

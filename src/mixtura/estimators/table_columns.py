@@ -236,6 +236,7 @@ class Reading:
     columns: tuple[TableColumn, ...] = ()
     note: str = ""
     numbers: np.ndarray | None = None  # of a numeric column
+    leaks: bool = False  # repeats or predicts the target
 
 
 def find_columns(frame: pd.DataFrame, labels: np.ndarray | None = None) -> tuple[list[TableColumn], list[str]]:
@@ -252,21 +253,21 @@ def find_columns(frame: pd.DataFrame, labels: np.ndarray | None = None) -> tuple
     columns : list of TableColumn
         The features.
     notes : list of str
-        Sentences about columns that were left out, values that count as missing, and possible leaks.
+        Sentences about possible leaks, then about columns that were left out and values that count as missing.
     """
     readings = {name: _read_column(frame[name], str(name)) for name in frame.columns}
     integers = [_are_integers(reading.numbers) for reading in readings.values()]
     most_are_integers = sum(integers) > len(integers) / 2
     columns: list[TableColumn] = []
-    notes: list[str] = []
+    notes: list[tuple[bool, str]] = []
     for (name, reading), whole in zip(readings.items(), integers, strict=True):
         if whole:
             reading = _integer_column(reading, str(name), most_are_integers)
         if labels is not None and reading.columns:
             reading = _without_leak(reading, frame[name], labels)
         columns += reading.columns
-        notes += [reading.note] if reading.note else []
-    return columns, notes
+        notes += [(not reading.leaks, reading.note)] if reading.note else []
+    return columns, [note for _, note in sorted(notes, key=lambda note: note[0])]
 
 
 def shorten(notes: list[str], most: int = MOST_NOTES) -> list[str]:
@@ -414,13 +415,13 @@ def _without_leak(reading: Reading, values: object, labels: np.ndarray) -> Readi
     if [category_of(entry) for entry in known_entries.tolist()] == [
         category_of(label) for label in known_labels.tolist()
     ]:
-        return Reading(note=f"Column {column.name!r} is a copy of the target and was left out.")
+        return Reading(note=f"Column {column.name!r} is a copy of the target and was left out.", leaks=True)
     if not _is_perfect(known_entries, known_labels):
         return reading
     note = (
         f"Column {column.name!r} predicts the target perfectly (a leak?); leave it out if it is not known beforehand."
     )
-    return replace(reading, note=f"{reading.note} {note}".strip())
+    return replace(reading, note=f"{note} {reading.note}".strip(), leaks=True)
 
 
 def _is_perfect(entries: np.ndarray, labels: np.ndarray) -> bool:
