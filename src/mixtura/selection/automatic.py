@@ -273,6 +273,7 @@ class AutomaticSearch:
     def _with_few_labels(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None) -> Selected:
         """The model of the labeled samples alone, or EM with all and a kept covariance if held-out labels gain by it.
 
+        The gain has to be a standard error of the loss: Fashion-MNIST with 5 labels per class lost 1.3 % otherwise.
         Where no label can be held out there is no covariance within the classes either, and EM decides (few-labels).
         """
         (block,) = task.source.blocks()
@@ -297,7 +298,7 @@ class AutomaticSearch:
             losses = tempered_losses(torch.cat(scores), shares[held], weights.new_ones(len(held)))
             best = estimate_temperature(losses, weights[held])
             score, error = mean_and_error(losses[best], weights[held])
-            if alone.table is not None and score >= alone.table.best.score:
+            if alone.table is not None and score + error >= alone.table.best.score:
                 return alone
             temperature = float(grid(losses)[best]) if self.takes_temperature else temperature
         means = follow_unlabeled(white, shares, weights) @ factor.T + centre
