@@ -143,6 +143,43 @@ def test_sets_hold_the_class_as_often_as_they_say(coverage):
     assert members.sum(1).mean() < 2.5
 
 
+@pytest.mark.parametrize("kind", ["tied", "full"])
+def test_p_values_of_a_class_are_uniform_for_its_samples(kind, tmp_path):
+    """Over 60 splits, whatever the model is worth, and small for samples unlike the class."""
+    rng, centres, shares = np.random.default_rng(0), np.array([[0.0, 0.0], [6.0, 1.0]]), []
+
+    def draw(n_of_each):
+        y = np.repeat([0, 1], n_of_each)
+        return centres[y] + rng.standard_t(3, (len(y), 2)), np.array(["a", "b"])[y]
+
+    model = MixtureClassifier(1, covariance_type=kind).fit(*draw([20, 200]))
+    with pytest.raises(ValueError, match=r"typicality needs calibration samples. Call model.calibrate_sets\(X, y\)"):
+        model.typicality(draw([1, 1])[0])
+    for _ in range(60):
+        model.calibrate_sets(*draw([50, 40]))
+        p_values = model.typicality(draw([200, 200])[0])
+        shares.append([(p_values[:200, 0] <= 0.2).mean(), (p_values[200:, 1] <= 0.2).mean()])
+        assert np.median(p_values[200:, 0]) < 0.08
+    mean, error = np.mean(shares, 0), np.std(shares, 0, ddof=1) / 60**0.5
+    assert (np.abs(mean - np.floor(0.2 * np.array([51, 41])) / np.array([51, 41])) < 3.5 * error).all()
+    X, y = draw([30, 20])
+    p_values = model.calibrate_sets(X, y).typicality(X)
+    density = model.predict_joint_log_proba(X)
+    for n in range(50):
+        assert p_values[n, 1] == (1 + (density[30:, 1] <= density[n, 1]).sum()) / 21
+    assert (model.typicality([[90.0, 90.0]]) == [1 / 31, 1 / 21]).all()
+    rows, _ = draw([30, 30])  # which are not at the same places as calibration samples, but for rounding
+    p_values = model.typicality(rows)
+    assert torch.equal(model.typicality(torch.from_numpy(rows)), torch.from_numpy(p_values))
+    np.testing.assert_array_equal(np.concatenate(list(model.typicality([rows[:3], rows[3:]]))), p_values)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").typicality(rows), p_values)
+    model.set_reference_ = model.set_reference_[:, :2]  # of a model that was stored before
+    assert model.predict_set(X).any()
+    with pytest.raises(ValueError, match="typicality needs calibration samples"):
+        model.typicality(X)
+
+
 def test_sets_are_order_statistics_of_the_class(tmp_path):
     X, y = make_ripley(100, random_state=0)
     model = MixtureClassifier(2, random_state=0).fit(X, y)

@@ -111,10 +111,10 @@ def numbers_of_classes(name: str, values: np.ndarray | None, model: WithClasses)
 
 
 def fitted_sets(name: str, reference: np.ndarray | None, model: WithClasses) -> None:
-    """Check numbers of classes and scores, (n, 2), if there are any."""
+    """Check numbers of classes and scores, (n, 2) or (n, 3), if there are any."""
     if reference is not None:
         is_kind(name, reference, np.ndarray)
-        numbers(name, torch.from_numpy(reference), (len(reference), 2))
+        numbers(name, torch.from_numpy(reference), (len(reference), 3 if reference.shape[-1] == 3 else 2))
         if not np.isin(reference[:, 0], np.arange(len(model.classes_))).all():
             raise ValueError(f"{name} has numbers of classes that the model does not have")
 

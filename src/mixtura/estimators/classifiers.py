@@ -218,10 +218,11 @@ class Classifier(ClassifierMixin, Estimator):
         checks.as_many_labels(numbers, len(probabilities))
         return CoverageCurve.of(probabilities.max(1), probabilities.argmax(1) != numbers)
 
-    set_reference_: np.ndarray | None = None  # classes of calibration samples, and -log of their probabilities
+    # Classes of calibration samples, -log of their probabilities, and of a model with a density -log of that.
+    set_reference_: np.ndarray | None = None
 
     def calibrate_sets(self, X: Any, y: Any) -> Any:
-        """Calibrate `predict_set` with labeled samples that the model has not seen.
+        """Calibrate `predict_set`, and `typicality` of a model with a density, with samples that it has not seen.
 
         Parameters
         ----------
@@ -238,8 +239,12 @@ class Classifier(ClassifierMixin, Estimator):
         numbers, scores = checks.known_labels(y, self.classes_), -as_array(self.predict_log_proba(X))
         checks.as_many_labels(numbers, len(scores))
         own = scores[np.arange(len(numbers)), numbers].astype(np.float64).clip(max=1e300)
-        self.set_reference_ = np.column_stack((numbers, own))
+        self.set_reference_ = np.column_stack((numbers, own, *self._own_densities(X, numbers)))
         return self
+
+    def _own_densities(self, X: Any, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+        """-log of the densities of samples in their classes, (n,), if the model has one."""
+        return ()
 
     @by_parts("class")
     def predict_set(self, X: Any, coverage: float = 0.9) -> Any:

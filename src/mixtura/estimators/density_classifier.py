@@ -31,6 +31,7 @@ from mixtura.estimators.parts import by_parts
 from mixtura.estimators.rows import Rows, as_array, is_pandas
 from mixtura.inspection.explanations import Explanation, Game, Loss, log_odds, marginal_importances, shapley_values
 from mixtura.inspection.graphs import average_graph, class_scores, classifier_graph
+from mixtura.inspection.outliers import class_p_values
 from mixtura.inspection.summaries import component_entropies, feature_names
 from mixtura.model.missingness import Missingness
 from mixtura.model.mixture import MemberGroup, Mixture
@@ -162,6 +163,48 @@ class DensityClassifier(Classifier, DensityEstimator):
         """
         first = self._groups[0]
         return map_log_joints(self, X, lambda log_joint: log_joint_of_classes(log_joint, first).T, density=True)
+
+    def _own_densities(self, X: Any, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+        scores = -as_array(self.predict_joint_log_proba(X)).astype(np.float64)
+        return (scores[np.arange(len(numbers)), numbers].clip(-1e300, 1e300),)
+
+    @by_parts("class")
+    def typicality(self, X: Any) -> Any:
+        """Compute p-values of samples in every class: small ones say that a sample is unlike the class (typicality).
+
+        The p-value is the share of the calibration samples of a class, and of the sample itself, that are as improbable
+        in it as the sample. Of samples of the class at most a share a has a p-value of a or less, whatever the model is
+        worth. `calibrate_sets` takes the calibration samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        p_values : ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from mixtura import MixtureClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = MixtureClassifier(1, random_state=0).fit(X[::2], y[::2]).calibrate_sets(X[1::2], y[1::2])
+        >>> model.typicality([[5.0, 3.4, 1.5, 0.2], [9.0, 9.0, 9.0, 9.0]]).round(2)
+        array([[1.  , 0.04, 0.04],
+               [0.04, 0.04, 0.04]])
+        """
+        if self.set_reference_ is None or self.set_reference_.shape[1] < 3:
+            raise ValueError(
+                "typicality needs calibration samples. Call model.calibrate_sets(X, y) first, with labeled samples "
+                "that were not used for the fit."
+            )
+        joint = self.predict_joint_log_proba(X)
+        if isinstance(joint, Tensor):
+            return class_p_values(self.set_reference_, -joint)
+        return class_p_values(self.set_reference_, -torch.from_numpy(joint)).numpy()
 
     def sample(self, n_samples: int = 1, class_label: Any = None) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
         """Draw samples and their labels, from all classes or from one.

@@ -156,6 +156,19 @@ def set_thresholds(reference: np.ndarray, n_classes: int, coverage: float) -> np
     return thresholds
 
 
+def class_p_values(reference: np.ndarray, scores: Tensor) -> Tensor:
+    """The p-values of samples in every class, (n, C), from -log p(x, c) of samples (typicality).
+
+    `reference` (m, 3) holds the classes of calibration samples, and in its last column the scores in them.
+    """
+    known, p_values = torch.from_numpy(reference).to(scores.device), torch.empty_like(scores, dtype=torch.float64)
+    for c in range(scores.shape[1]):
+        own = known[known[:, 0] == c, 2].sort().values
+        smaller = torch.searchsorted(own, scores[:, c].double().contiguous())
+        p_values[:, c] = (len(own) + 1 - smaller).double() / (len(own) + 1)
+    return p_values
+
+
 @dataclass(frozen=True)
 class CoverageCurve:
     """Error rate among the accepted samples, for every fraction of accepted samples (coverage).
