@@ -333,3 +333,16 @@ def test_a_head_of_features_on_a_gpu_is_that_of_the_host(kind, device):
     torch.testing.assert_close(again(rows).softmax(1).cpu(), expected, rtol=1e-3, atol=1e-4)
     torch.nn.functional.cross_entropy(head.train()(rows), classes).backward()
     assert all(bool(part.grad.isfinite().all()) for part in head.parameters())
+
+
+@pytest.mark.parametrize("given", ["weights_init", "means_init", "precisions_init"])
+def test_given_parts_of_a_start_go_to_the_gpu(device, given):
+    X, _ = samples(device, MANY)
+    parts = {
+        "weights_init": np.full(2, 0.5),
+        "means_init": X[:2].cpu().numpy(),
+        "precisions_init": np.ones((2, N_FEATURES)),
+    }
+    model = GaussianMixture(2, covariance_type="diag", random_state=0, max_iter=3, tol=np.inf, **{given: parts[given]})
+    on_host = GaussianMixture(**model.get_params()).fit(X.cpu())
+    assert_close(model.fit(X).means_, on_host.means_, 1e-4)

@@ -112,7 +112,8 @@ class ScikitLearnStart:
         if self.means is not None:
             start = replace(start, means=_means(self.means, count, size).to(device))
         if self.precisions is not None:
-            start = replace(start, covariance=_covariance(self.precisions, self.covariance_type, count, size))
+            covariance = _covariance(self.precisions, self.covariance_type, count, size)
+            start = replace(start, covariance=covariance.to(device))
         return start
 
 
