@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -507,20 +507,6 @@ SMALLEST_HELD_OUT = 20  # rows for early stopping
 SCORING_INTERVAL = 5  # steps between two scores of the held-out samples
 
 
-@dataclass(frozen=True)
-class UpdateFit:
-    """One fit: its solver, its start and its result."""
-
-    solver: Any
-    start: LogLinearMixture
-    result: FitResult
-
-    @property
-    def score(self) -> float:
-        """The best score of the held-out samples; without them the objective."""
-        return max((score for _, score in self.result.scores), default=self.result.objective)
-
-
 class UpdateSearch:
     """Fits every penalty from the same initialisations, then the best one to all rows.
 
@@ -546,66 +532,65 @@ class UpdateSearch:
         self.kept, self.held_out = self.every, None
         if parts:
             self.kept, self.held_out = (self.view.samples.labeled(m) for m in (parts[0].kept, parts[0].held_out))
-        strengths = PENALTIES if is_auto(settings.sparsity) else (float(settings.sparsity),)
+        self.penalties = PENALTIES if is_auto(settings.sparsity) else (float(settings.sparsity),)
         if self.held_out is None:  # penalties cannot be compared
-            strengths = strengths[-1:]
-        self.solvers = [NONNEGATIVE_SOLVERS[settings.solver](SparseShares(strength)) for strength in strengths]
-        self.n_candidates = len(self.solvers) * settings.n_init
+            self.penalties = self.penalties[-1:]
+        self.n_candidates = len(self.penalties) * settings.n_init
 
-    def run(self, class_prior: Tensor, watch: Callable[[Trial[UpdateFit]], None] | None = None) -> TrainedText:
+    def run(self, class_prior: Tensor, watch: Callable[[Trial[FitResult]], None] | None = None) -> TrainedText:
         """The selected fit, of all rows and without idle weights, and the table of several candidates."""
-        search: Search[UpdateFit] = Search("objective" if self.held_out is None else "log_loss", watch)
-        search.run(lambda: self._try_all(search, class_prior.log()))
-        best = search.best.fit
-        table = search.table(search.best) if len(search.trials) > 1 else None
+        search: Search[FitResult] = Search("objective" if self.held_out is None else "log_loss", watch)
+        starts = self._draw_starts(class_prior.log())
+        search.run(lambda: self._try_all(search, starts))
+        best, result = search.best, search.best.fit
+        sparsity, start = cast("float", best.what["sparsity"]), starts[cast("int", best.what["start"])]
+        table = search.table(best) if len(search.trials) > 1 else None
+        solver = self._solver(sparsity, self.every, start)
         if search.interrupted:
-            best = replace(best, result=replace(best.result, outcome=Outcome.INTERRUPTED))
-        elif self.held_out is not None and best.result.outcome is not Outcome.INTERRUPTED:
-            best = self._with_all_rows(best)
-        solver, result = self._bound(best.solver, self.every, best.start), best.result
-        mixture = finish(solver, result.mixture, result.best_iteration, self.every)
+            result = replace(result, outcome=Outcome.INTERRUPTED)
+        elif self.held_out is not None and result.outcome is not Outcome.INTERRUPTED:
+            result = self._fit_all_rows(solver, start, result)
+        result = replace(result, mixture=finish(solver, result.mixture, result.best_iteration, self.every))
         temperature = 1.0 if is_auto(self.settings.temperature) else float(self.settings.temperature)
-        result = replace(result, mixture=mixture)
-        return TrainedText(result, self.view, temperature, best.solver.penalty.strength, table)
+        return TrainedText(result, self.view, temperature, sparsity, table)
 
-    def _try_all(self, search: Search[UpdateFit], log_prior: Tensor) -> None:
+    def _draw_starts(self, log_prior: Tensor) -> list[LogLinearMixture]:
         settings, has_units = self.settings, self.view.units is not None and is_dense(self.view.samples.features)
         count = PLAIN_COMPONENTS if is_auto(settings.n_components) else settings.n_components
-        starts = [
+        return [
             random_start(count, settings.shared, self.every, log_prior, self.generator, has_units)
             for _ in range(settings.n_init)
         ]
-        for solver, (number, start) in product(self.solvers, enumerate(starts)):
-            trial = search.try_one(lambda s=solver, n=number, m=start: self._trial(s, n, m))
-            if trial.fit.result.outcome is Outcome.INTERRUPTED:
+
+    def _try_all(self, search: Search[FitResult], starts: list[LogLinearMixture]) -> None:
+        for sparsity, number in product(self.penalties, range(len(starts))):
+            trial = search.try_one(lambda s=sparsity, n=number: self._evaluate(s, n, starts[n]))
+            if trial.fit.outcome is Outcome.INTERRUPTED:
                 raise KeyboardInterrupt
 
-    def _trial(self, solver: Any, number: int, start: LogLinearMixture) -> Trial[UpdateFit]:
-        fit = UpdateFit(solver, start, self._fit(solver, start))
-        return Trial({"sparsity": solver.penalty.strength, "start": number}, -fit.score, math.nan, fit)
+    def _evaluate(self, sparsity: float, number: int, start: LogLinearMixture) -> Trial[FitResult]:
+        """Fit the rows that are not held out; the others say when to stop, and score the fit."""
+        held_out, judge = self.held_out, None
+        if held_out is not None:
 
-    def _fit(self, solver: Any, start: LogLinearMixture) -> FitResult:
-        """Fit the rows that are not held out; the others say when to stop."""
-        held_out, limits = self.held_out, (self.settings.max_iter, self.settings.tol)
-        bound = self._bound(solver, self.kept, start)
-        if held_out is None:
-            return run(bound, self.kept, start, *limits)
+            def score(mixture: LogLinearMixture) -> float:
+                return smoothed_likelihood(mixture, held_out) / held_out.weight
 
-        def score(mixture: LogLinearMixture) -> float:
-            return smoothed_likelihood(mixture, held_out) / held_out.weight
+            judge = EarlyStopping(score, interval=SCORING_INTERVAL)
+        solver, limits = self._solver(sparsity, self.kept, start), (self.settings.max_iter, self.settings.tol)
+        result = run(solver, self.kept, start, *limits, held_out=judge)
+        best = max((score for _, score in result.scores), default=result.objective)
+        return Trial({"sparsity": sparsity, "start": number}, -best, math.nan, result)
 
-        judge = EarlyStopping(score, interval=SCORING_INTERVAL)
-        return run(bound, self.kept, start, *limits, held_out=judge)
-
-    def _with_all_rows(self, best: UpdateFit) -> UpdateFit:
+    def _fit_all_rows(self, solver: Any, start: LogLinearMixture, before: FitResult) -> FitResult:
         """Refit all rows with the number of iterations that was best for the held-out rows."""
-        before, solver = best.result, self._bound(best.solver, self.every, best.start)
-        again = run(solver, self.every, best.start, before.best_iteration, 0.0)
+        again = run(solver, self.every, start, before.best_iteration, 0.0)
         if again.outcome is Outcome.INTERRUPTED:  # the fit without those rows is complete
-            return replace(best, result=replace(before, outcome=Outcome.INTERRUPTED))
-        return replace(best, result=replace(again, outcome=before.outcome, scores=before.scores))
+            return replace(before, outcome=Outcome.INTERRUPTED)
+        return replace(again, outcome=before.outcome, scores=before.scores)
 
-    def _bound(self, solver: Any, rows: LabeledRows, start: LogLinearMixture) -> Any:
-        """The solver with the prior in the units of the rows."""
+    def _solver(self, sparsity: float, rows: LabeledRows, start: LogLinearMixture) -> Any:
+        """The solver with a penalty, and with the prior in the units of the rows."""
+        solver: Any = NONNEGATIVE_SOLVERS[self.settings.solver](SparseShares(sparsity))
         prior = None if is_auto(self.settings.prior) else self.settings.prior
         return solver if prior is None else replace(solver, prior=prior.bound(rows, start))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -28,20 +29,6 @@ from mixtura.values.targets import Targets
 PATH = (0.5, 0.1, 0.01)
 PATIENCE = 10  # epochs without a better held-out score after which training stops
 SMALLEST_HELD_OUT = 20  # with fewer samples trade-offs cannot be compared
-
-
-@dataclass(frozen=True)
-class TradeoffFit:
-    """A fit with one trade-off, its best epoch, and the held-out score of that epoch."""
-
-    tradeoff: float
-    result: FitResult
-    epoch: int
-    score: tuple[float, ...] = (-math.inf,)
-
-    @property
-    def interrupted(self) -> bool:
-        return self.result.outcome is Outcome.INTERRUPTED
 
 
 @dataclass(frozen=True)
@@ -83,7 +70,7 @@ class TradeoffSearch:
         other = self.objective.discriminative
         return other.margin if isinstance(other, Margin) else None
 
-    def run(self, task: Task, watch: Callable[[Trial[TradeoffFit]], None] | None = None) -> Selected:
+    def run(self, task: Task, watch: Callable[[Trial[FitResult]], None] | None = None) -> Selected:
         """Select trade-off and number of epochs on held-out samples.
 
         If the user passed a validation set, or nothing is held out, the selected model itself is the result.
@@ -92,16 +79,17 @@ class TradeoffSearch:
         first = self._start(part)
         search = self._with_margin(part, first.mixture)
         best, table = search.choose(part, first, held_out, watch)
+        tradeoff, n_epochs = settings_of(best)
         attributes = {
             "search_": table,
             "margin_": search.margin,
-            "tradeoff_": best.tradeoff,
-            "n_epochs_": best.epoch,
+            "tradeoff_": tradeoff,
+            "n_epochs_": n_epochs,
             "validation_scores_": [],
         }
-        done = part is task or best.interrupted
-        results = (_end(best.result),) if done else ()
-        folds = () if held_out is None else ((best.result.mixture, held_out),)
+        done = part is task or best.fit.outcome is Outcome.INTERRUPTED
+        results = (_end(best.fit),) if done else ()
+        folds = () if held_out is None else ((best.fit.mixture, held_out),)
         return Selected((task,), table, results, partial(search.again, best), attributes, folds=folds)
 
     def _split(self, task: Task) -> tuple[Task, TensorSource | None]:
@@ -145,31 +133,36 @@ class TradeoffSearch:
         task: Task,
         first: FitResult,
         held_out: TensorSource | None,
-        watch: Callable[[Trial[TradeoffFit]], None] | None = None,
-    ) -> tuple[TradeoffFit, SearchTable | None]:
-        """Return the fit with the best held-out score; among equal ones the most generative."""
+        watch: Callable[[Trial[FitResult]], None] | None = None,
+    ) -> tuple[Trial[FitResult], SearchTable | None]:
+        """Return the trial with the best held-out score; among equal ones the most generative."""
         if first.outcome is Outcome.INTERRUPTED:
-            return TradeoffFit(1.0, first, 0), None
+            return _trial(1.0, first), None
         if held_out is None:
-            return self.train(task, first.mixture, self.objective.tradeoff), None
-        search: Search[TradeoffFit] = Search("log_loss", watch)
-        search.run(lambda: self._all(search, task, first, held_out))
-        best = max(search.trials, key=lambda trial: trial.fit.score)
-        ended = best.fit
-        if search.interrupted:
-            ended = replace(ended, result=replace(ended.result, outcome=Outcome.INTERRUPTED))
-        return ended, search.table(best)
+            tradeoff = self.objective.tradeoff
+            result = self.train(task, first.mixture, tradeoff)
+            return _trial(tradeoff, result, result.best_iteration), None
+        search: Search[FitResult] = Search("log_loss", watch)
+        search.run(lambda: self._try_all(search, task, first, held_out))
+        best = min(search.trials, key=lambda trial: (trial.what.get("error", trial.score), trial.score))
+        table = search.table(best)
+        ended = replace(best.fit, outcome=Outcome.INTERRUPTED) if search.interrupted else best.fit
+        return replace(best, fit=ended), table
 
-    def _all(self, search: Search[TradeoffFit], task: Task, first: FitResult, held_out: TensorSource) -> None:
+    def _try_all(self, search: Search[FitResult], task: Task, first: FitResult, held_out: TensorSource) -> None:
         """Try the trade-offs; if they are to be selected, the initialisation is a candidate too."""
+        score = classification_score(held_out, self.margin is not None, task.memory_limit)
         if self.selects_tradeoff:
-            score = classification_score(held_out, self.margin is not None, task.memory_limit)(first.mixture)
-            search.try_one(lambda: _trial(TradeoffFit(1.0, first, 0, score)))
+            search.try_one(lambda: _trial(1.0, first, 0, score(first.mixture)))
+
+        def evaluate(tradeoff: float) -> Trial[FitResult]:
+            result = self.train(task, first.mixture, tradeoff, EarlyStopping(score, patience=PATIENCE))
+            best = result.best_iteration
+            return _trial(tradeoff, result, best, dict(result.scores).get(best))
+
         for tradeoff in PATH if self.selects_tradeoff else (self.objective.tradeoff,):
-            trial = search.try_one(
-                lambda tradeoff=tradeoff: _trial(self.train(task, first.mixture, tradeoff, held_out))
-            )
-            if trial.fit.interrupted:
+            trial = search.try_one(partial(evaluate, tradeoff))
+            if trial.fit.outcome is Outcome.INTERRUPTED:
                 raise KeyboardInterrupt
 
     def train(
@@ -177,31 +170,23 @@ class TradeoffSearch:
         task: Task,
         first: Mixture,
         tradeoff: float,
-        held_out: TensorSource | None = None,
+        judge: EarlyStopping | None = None,
         n_epochs: int | None = None,
-    ) -> TradeoffFit:
+    ) -> FitResult:
         """Train with one trade-off. The log prior is part of the likelihood term."""
         prior = None if task.prior is None or tradeoff == 0 else Scaled(task.prior, tradeoff)
         problem = replace(
             task.problem, objective=replace(self.objective, tradeoff=tradeoff), prior=prior, seed=self.seed
         )
-        judge = None
-        if held_out is not None:
-            score = classification_score(held_out, self.margin is not None, task.memory_limit)
-            judge = EarlyStopping(score, patience=PATIENCE)
-        limit = self.n_epochs if n_epochs is None else n_epochs
-        result = run(self.solver, problem, first, limit, 0.0, held_out=judge)
-        scores = dict(result.scores)
-        best = result.best_iteration
-        return TradeoffFit(tradeoff, result, best, scores.get(best, (-math.inf,)))
+        return run(self.solver, problem, first, self.n_epochs if n_epochs is None else n_epochs, 0.0, held_out=judge)
 
-    def again(self, best: TradeoffFit, task: Task) -> FitResult:
+    def again(self, best: Trial[FitResult], task: Task) -> FitResult:
         """Train with all samples, with the selected trade-off and number of epochs."""
-        first = self._start(task)
-        if best.epoch == 0 or first.outcome is Outcome.INTERRUPTED:
-            return _end(replace(first, scores=best.result.scores))
-        fit = self.train(task, first.mixture, best.tradeoff, n_epochs=best.epoch)
-        return _end(replace(fit.result, scores=best.result.scores))
+        first, tradeoff, n_epochs = self._start(task), *settings_of(best)
+        if n_epochs == 0 or first.outcome is Outcome.INTERRUPTED:
+            return _end(replace(first, scores=best.fit.scores))
+        result = self.train(task, first.mixture, tradeoff, n_epochs=n_epochs)
+        return _end(replace(result, scores=best.fit.scores))
 
 
 def _end(result: FitResult) -> FitResult:
@@ -209,11 +194,18 @@ def _end(result: FitResult) -> FitResult:
     return replace(result, outcome=Outcome.HELD_OUT) if result.outcome is Outcome.LIMIT else result
 
 
-def _trial(fit: TradeoffFit) -> Trial[TradeoffFit]:
-    error = {"error": -fit.score[0]} if len(fit.score) > 1 else {}
-    what = {"tradeoff": fit.tradeoff, "n_epochs": fit.epoch, **error}
-    log_loss = -fit.score[len(fit.score) - 1]
-    return Trial(what, log_loss, math.nan, fit)
+def _trial(
+    tradeoff: float, result: FitResult, n_epochs: int = 0, score: tuple[float, ...] | None = None
+) -> Trial[FitResult]:
+    """The trial of a fit, with the number of epochs after which its held-out score was best, and that score."""
+    *errors, log_loss = [-part for part in score or (-math.inf,)]
+    what = {"tradeoff": tradeoff, "n_epochs": n_epochs} | ({"error": errors[0]} if errors else {})
+    return Trial(what, log_loss, math.nan, result)
+
+
+def settings_of(trial: Trial[FitResult]) -> tuple[float, int]:
+    """The trade-off and the number of epochs of a trial."""
+    return cast("float", trial.what["tradeoff"]), cast("int", trial.what["n_epochs"])
 
 
 def part_of(block: Block, chosen: Tensor) -> TensorSource:
