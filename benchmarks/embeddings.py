@@ -267,7 +267,7 @@ def as_markdown(results: dict[str, Any]) -> str:
         for kind in KINDS:
             for rival, values in results[part].get(kind, {}).items():
                 seconds = values["processor seconds" if on_host else "seconds"]
-                other = f"{values['memory']:.0f}" if on_host else f"{values['predicting']:.2f}"
+                other = f"{values['memory']:.0f}" if on_host else f"{values['predicting']:.3f}"
                 lines.append(
                     f"| {kind} | {rival} | {values.get('chosen', '')} | {seconds:.1f} | {other} "
                     f"| {values['error']:.2f} | {values['log-loss']:.4f} |"
