@@ -476,12 +476,20 @@ class TestManySamples:
             assert_close(model.predict_joint_log_proba(X), again.predict_joint_log_proba(X), 0.02)
             assert model.score(X, y) > 0.9
 
-    @pytest.mark.parametrize("where", ["memory map", "half precision", "batches", "dask"])
+    @pytest.mark.parametrize("where", ["memory map", "half precision", "batches", "dask", "parquet"])
     def test_rows_may_lie_anywhere(self, many, tmp_path, where):
         X, y = many[0].astype(np.float16 if where == "half precision" else np.float32), many[1]
-        inside = MixtureClassifier(random_state=0).fit(torch.from_numpy(X).float(), y)
+        rows, inside = X, MixtureClassifier(random_state=0).fit(torch.from_numpy(X).float(), y)
         if where == "batches":
             outside = MixtureClassifier(random_state=0).fit([(X[:120], y[:120]), (X[120:], y[120:])])
+        elif where == "parquet":
+            FileBatches = pytest.importorskip("mixtura.streams.files").FileBatches
+            table = pd.DataFrame(X, columns=[f"x{j}" for j in range(104)]).assign(label=y)
+            rows = table.drop(columns="label")
+            table[:120].to_parquet(tmp_path / "a.parquet")
+            table[120:].to_parquet(tmp_path / "b.parquet")
+            outside = MixtureClassifier(random_state=0)
+            outside.fit(FileBatches([tmp_path / "a.parquet", tmp_path / "b.parquet"], label="label"))
         elif where == "dask":
             da = pytest.importorskip("dask.array")
             outside = MixtureClassifier(random_state=0)
@@ -490,7 +498,7 @@ class TestManySamples:
             np.save(tmp_path / "rows.npy", X)
             outside = MixtureClassifier(random_state=0).fit(np.load(tmp_path / "rows.npy", mmap_mode="r"), y)
         assert outside.search_.best.what == inside.search_.best.what
-        assert_close(outside.predict_joint_log_proba(X), inside.predict_joint_log_proba(X), 1e-4)
+        assert_close(outside.predict_joint_log_proba(rows), inside.predict_joint_log_proba(X), 1e-4)
 
     def test_others_are_compared_as_before(self, many, monkeypatch):
         X, y = many[0][many[1] < 3][:, :100], many[1][many[1] < 3]

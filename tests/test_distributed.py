@@ -24,6 +24,25 @@ def data():
     return remove_values(X, 0.1, random_state=0), np.where(y, "one", "two"), np.linspace(0.5, 2, len(y))
 
 
+WIDE = ("wide", "wide, tied")  # of closed forms: samples are held out of the sums of all rows (class-moments)
+
+
+def wide():
+    """Three classes with covariances of their own, in more features than rows of a class are held out."""
+    rng, y = np.random.default_rng(0), np.arange(300) % 3
+    return rng.normal(size=(300, 104)) * np.array([1.0, 0.7, 1.5])[y, None] + 0.2 * rng.normal(size=(3, 104))[y], y
+
+
+def fit_wide(name, rows):
+    """The closed forms of rows of which 60 at most are held out; the tied ones where matrices are too many."""
+    changes = {"comparison.SELECTION_SAMPLES": 60, "automatic.SELECTION_SAMPLES": 60}
+    changes |= {"automatic.MOST_SCATTERED": 104**2} if name == "wide, tied" else {}
+    with pytest.MonkeyPatch.context() as patches:
+        for place, value in changes.items():
+            patches.setattr(f"mixtura.selection.{place}", value)
+        return MixtureClassifier(random_state=0, average=1).fit(*rows)
+
+
 def options(**others):
     return {"n_components": 2, "random_state": 0, "tol": 1e-3, **others}
 
@@ -56,6 +75,11 @@ def fitted_parts(rank):
     for name, make in FITS.items():
         known = (own[0], None, own[2]) if name == "density" else own
         answers[name] = parameters(make().fit(Sharded(*known)))
+    X, y = wide()
+    part = slice(0, 120) if rank == 0 else slice(120, 300)
+    for name in WIDE:
+        model = fit_wide(name, [Sharded(X[part], y[part])])
+        answers[name] = parameters(model) | {"chosen": [str(trial.what) for trial in model.search_]}
     batches = [tuple(part[index] for part in own) for index in np.array_split(np.arange(len(own[1])), 3)]
     answers["batches"] = parameters(FITS["classifier"]().fit(Sharded(batches)))
     bad = (np.full((5, 2), np.inf) if rank == 1 else own[0], np.array(["one"] * 5) if rank == 1 else own[1])
@@ -121,6 +145,16 @@ def test_processes_find_the_model_of_all_rows(name, answers):
     for key, value in parameters(whole).items():
         # The rows of low rank and of signed moments are summed about other references: rounding grows over the steps.
         np.testing.assert_allclose(answers[0][name][key], value, rtol=1e-10, atol=1e-10, err_msg=key)
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_processes_add_up_the_scatters_of_the_classes(name, answers):
+    model = fit_wide(name, wide())
+    assert answers[0][name]["chosen"] == answers[1][name]["chosen"] == [str(trial.what) for trial in model.search_]
+    assert len(model.search_) == (2 if name == "wide, tied" else 3)
+    for key, value in parameters(model).items():
+        np.testing.assert_allclose(answers[0][name][key], value, rtol=1e-9, atol=1e-9, err_msg=key)
+        np.testing.assert_array_equal(answers[1][name][key], answers[0][name][key])
 
 
 @pytest.mark.parametrize("name", [*FITS, "batches"])
