@@ -48,8 +48,8 @@ KINDS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "all": lambda row: True,
 }
 DEVELOPMENT = """From [defaults](defaults.md): rules of the default were chosen on these sets. Settings of other
-classifiers are chosen by cross-validation, which their seconds include. The worst set is the one with the largest
-log-loss of the default beside the other."""
+classifiers are chosen by cross-validation, which their seconds include. Seconds are of several runs on a shared machine,
+so that their ratios are rough. The worst set is the one with the largest log-loss of the default beside the other."""
 OTHERS = ("random forest", "logistic regression", "LightGBM", "CatBoost")
 
 
