@@ -332,10 +332,6 @@ class DensityEstimator(Estimator):
     n_iter_: int
     converged_: bool
 
-    def _labels_of_components(self) -> np.ndarray | None:
-        """The label of the class of each component, or None."""
-        return vars(self).get("classes_")
-
     def _fitted(self, name: str) -> Mixture:
         if "mixture_" not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}: it is not fitted yet")
@@ -454,7 +450,7 @@ class DensityEstimator(Estimator):
         """
         mixture = self._fitted("summary")
         weight = vars(self).get("training_weight_")
-        classes = self._labels_of_components()
+        classes = vars(self).get("classes_")
         categories = {} if self.encoding_ is None else self.encoding_.labels
         names = feature_names(self)
         table, note = component_table(mixture, self.warp_, names, classes, weight, feature_of(self), categories)

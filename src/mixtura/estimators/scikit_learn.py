@@ -394,7 +394,9 @@ def classifier_from_sklearn(make: Callable[..., OwnClassifier], model: object) -
         if "covariance_" not in vars(model):
             raise ValueError("The LinearDiscriminantAnalysis has no covariance_; fit it with store_covariance=True.")
         kind, prior = "tied", model.priors_
-        covariance = TiedCovariance(FullCovariance(_tensor(model.covariance_).unsqueeze(0)), _one_matrix(model))
+        covariance = TiedCovariance(
+            FullCovariance(_tensor(model.covariance_).unsqueeze(0)), torch.zeros(len(model.classes_), dtype=torch.int64)
+        )
     elif isinstance(model, GaussianNB):
         kind, prior = "diag", model.class_prior_
         covariance = DiagonalCovariance(_tensor(model.var_))
@@ -475,7 +477,3 @@ def _tensor(values: object) -> Tensor:
 
 def _classes(n_components: int) -> Tensor:
     return torch.zeros(n_components, dtype=torch.int64)
-
-
-def _one_matrix(model: LinearDiscriminantAnalysis) -> Tensor:
-    return torch.zeros(len(model.classes_), dtype=torch.int64)

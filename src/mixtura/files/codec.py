@@ -90,15 +90,13 @@ class Encoder:
         check(value, place)
         if not is_dataclass(value):  # an estimator
             return self.estimator(value, place)
-        return {"value": NAMES[type(value)], "fields": self._fields(value, place)}
+        fields = {name: self.encode(getattr(value, name), f"{place}.{name}") for name in stored_fields(type(value))}
+        return {"value": NAMES[type(value)], "fields": fields}
 
     def _structured(self, value: Structured, place: str) -> dict[str, Any]:
         check(value, place)
         tensors = {name: self._kept(part, f"{place}.{name}") for name, part in value.tensors().items()}
         return {"structure": self.encode(value.structure, f"{place}.structure"), "tensors": tensors}
-
-    def _fields(self, value: Any, place: str) -> dict[str, Any]:
-        return {name: self.encode(getattr(value, name), f"{place}.{name}") for name in stored_fields(type(value))}
 
     def estimator(self, value: Any, place: str = "") -> dict[str, Any]:
         before = f"{place}." if place else ""

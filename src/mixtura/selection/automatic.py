@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from mixtura import checks
-from mixtura.covariances import COVARIANCES, FullCovariance, Product, Tied, TiedCovariance
+from mixtura.covariances import COVARIANCES, FullCovariance, Product, TiedCovariance
 from mixtura.engine.passes import moments_by_label
 from mixtura.engine.sources import BlockSource, Source, TensorSource
 from mixtura.init.starts import cluster_classes, mixture_of
@@ -161,7 +161,7 @@ def _from_moments(task: Task, structure: Structure, comparison: Comparison, prio
         scatter = moments.within
     task = replace(task, description=replace(known, scatter=scatter))
     task = replace(task, prior=make_prior(prior, task.description, task.n_components))
-    if moments is None or (isinstance(structure, Tied) and structure.shares_across_classes):
+    if moments is None or structure.shares_across_classes:
         return task, tied_mixture(known.class_weights, known.class_means, scatter, structure, task.problem)
     return task, mixture_of_moments(moments, structure, task.problem)
 

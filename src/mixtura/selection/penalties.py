@@ -162,7 +162,11 @@ def make_folds(task: Task, cv: object, start: Callable[[Task], Mixture]) -> list
     for part in parts:
         if set(labels[part.kept & labeled].tolist()) != set(labels[labeled].tolist()):
             raise ValueError("Every training set of cv must have samples of every class; pass a number of folds.")
-    return [_fold(task, source(part.kept & labeled), source(part.held_out), start) for part in parts]
+    folds = []
+    for part in parts:
+        own = task.of_part(source(part.kept & labeled))
+        folds.append(Fold(own, source(part.held_out), start(own)))
+    return folds
 
 
 def _described(task: Task) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -180,11 +184,6 @@ def _in_memory(task: Task, cv: object) -> tuple[Tensor, Tensor, Tensor | None]:
             "groups."
         )
     return block.rows, block.labels, block.weights
-
-
-def _fold(task: Task, kept: TensorSource, held_out: TensorSource, start: Callable[[Task], Mixture]) -> Fold:
-    part = task.of_part(kept)
-    return Fold(part, held_out, start(part))
 
 
 def weight_of(rows: Source) -> float:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mixtura.engine.passes import map_rows
-from mixtura.engine.sources import Block, TensorSource
+from mixtura.engine.sources import Block, TensorSource, joined
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Hybrid, Margin
 from mixtura.objectives.likelihood import class_posteriors
@@ -22,7 +22,6 @@ from mixtura.selection.search import Search, SearchTable, Trial
 from mixtura.selection.splits import hold_outs, regroup
 from mixtura.selection.task import PriorChoice, Selected, Task, make_prior, start
 from mixtura.solvers import EM, EarlyStopping, FitResult, Gradient, Outcome, run
-from mixtura.solvers.gradient import together
 from mixtura.values.targets import Targets
 
 # The trade-offs that "auto" compares, from generative to discriminative; 1 is the generative initialisation itself.
@@ -94,7 +93,7 @@ class TradeoffSearch:
 
     def _split(self, task: Task) -> tuple[Task, TensorSource | None]:
         """The task for the training samples, and the held-out samples, if any."""
-        block = together(task.source)
+        block = joined(list(task.source.blocks()))
         if task.held_out is not None:
             (given,) = task.held_out.blocks()
             assert given.labels is not None

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import summarise
-from mixtura.engine.sources import Block, Source, TensorSource, locate
+from mixtura.engine.sources import Block, TensorSource, joined, locate
 from mixtura.engine.threads import threads_for
 from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
@@ -173,10 +173,10 @@ class Training:
     def __init__(self, solver: Gradient, problem: Problem, mixture: Mixture):
         self.solver, self.problem, self.start, self.epoch = solver, problem, mixture, 0
         rows = problem.source
-        block = together(rows)
+        block = joined(list(rows.blocks()))  # minibatches are drawn from all rows
         self.frame = locate(rows)
         self.dtype = computing_dtype(rows)
-        self.units = solver.units or standard_units(block, self.frame, _has_one_variance(mixture))
+        self.units = solver.units or standard_units(block, self.frame, mixture.covariance.has_one_scale)
         self.free = FreeMixture(mixture, self.units, problem.prior, problem.class_prior, self.dtype, solver.floor)
         self.labels, self.shares = block.labels, block.shares
         n_rows = len(block.rows)
@@ -392,20 +392,3 @@ def standard_units(block: Block, frame: Frame, one_scale: bool = False) -> Units
     varies = variances > 1e-13 * (frame.radii.square() + 1e-300)
     typical = variances[varies].mean() if bool(varies.any()) else torch.ones_like(variances[0])
     return Units(frame.centre + means, torch.where(varies & (not one_scale), variances, typical).sqrt())
-
-
-def _has_one_variance(mixture: Mixture) -> bool:
-    """Whether all columns have one variance (spherical covariances)."""
-    return mixture.covariance.has_one_scale
-
-
-def together(rows: Source) -> Block:
-    """All rows in one block, so that minibatches can be drawn from all rows."""
-    blocks = list(rows.blocks())
-    if len(blocks) == 1:
-        return blocks[0]
-    parts = {}
-    for name in ("rows", "labels", "shares", "weights"):
-        values = [getattr(block, name) for block in blocks]
-        parts[name] = None if values[0] is None else torch.cat(values)
-    return replace(blocks[0], **parts, _groups={})
