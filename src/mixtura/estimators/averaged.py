@@ -110,7 +110,7 @@ class Averaged(DensityEstimator):
         """The members."""
         return self._group.members
 
-    mixtures_ = members_
+    mixtures_ = members_.setter(lambda self, value: None)  # files of version 0.1 hold them beside the average
 
     def _draw_counts(
         self, strata: np.ndarray, weights: Tensor | None, random_state: np.random.RandomState, groups: object

@@ -281,9 +281,7 @@ class Decoder:
         for key, code in fitted.items():
             if not key.endswith("_") or key.startswith("_"):
                 raise ValueError(f"{key!r} is not a fitted attribute")
-            value = self.decode(code)
-            if not isinstance(getattr(cls, key, None), property):  # else an older version stored what others give now
-                setattr(model, key, value)
+            setattr(model, key, self.decode(code))
         CHECKS.get(cls, lambda _: None)(model)
         return model
 
