@@ -1,7 +1,8 @@
 """python -m benchmarks embeddings [PART ...]: fits to features of a frozen network beside logistic regression.
 
 Parts: `map` (a memory map of 200 000 x 384 features, 100 classes, in a process of its own), `card` (1 000 000 x 768
-features, 1000 classes, on a GPU), `small` (a try of both). Writes results/embeddings.*.
+features, 1000 classes, on a GPU), `small` (a try of both), `directions` (covariances of low rank, as they are compared
+where classes have too many matrices). Writes results/embeddings.*.
 
 Features are generated: their covariance has a spectrum that falls as 1 / j. In "own covariances" every class has a
 mean, a covariance with other variances along the same axes, and eight axes of its own. In "linear teacher" the labels
@@ -212,6 +213,34 @@ def map_part(size: str) -> dict[str, Any]:
     return results
 
 
+def directions_part() -> dict[str, Any]:
+    """Fits as if the matrices of all classes were too many, with 1500 rows to hold out, beside tied and full ones."""
+    from benchmarks.doubt import embeddings, some_samples
+    from mixtura.selection import automatic, comparison
+
+    results: dict[str, Any] = {}
+    sets = {"docstrings": embeddings(), "Fashion, pixels": some_samples("fashion_mnist", 6000, 2000)}
+    features = Features(KINDS[0], 384, 10, "cpu")
+    sets[KINDS[0]] = tuple(part.numpy() for n_rows in (6000, 2000) for part in features.draw(n_rows))
+    before = automatic.MOST_SCATTERED, automatic.SELECTION_SAMPLES
+    for name, (X, y, X_test, y_test) in sets.items():
+        X, X_test = X.astype(np.float32), X_test.astype(np.float32)
+        classes, y = np.unique(y, return_inverse=True)
+        labels = torch.from_numpy(np.searchsorted(classes, y_test))
+        for rival in ("tied", "too many matrices", "full allowed"):
+            if rival == "too many matrices":
+                automatic.MOST_SCATTERED, automatic.SELECTION_SAMPLES = X.shape[1] ** 2, 1500
+                comparison.SELECTION_SAMPLES = 1500
+            options = {"covariance_type": "tied"} if rival == "tied" else {}
+            model = MixtureClassifier(random_state=0, **options)
+            result = judged(model, X, y, X_test, labels, "cpu") | {"chosen": what_was_chosen(model)}
+            results.setdefault(f"{name}, {X.shape[0]:,} x {X.shape[1]}, {len(classes)} classes", {})[rival] = result
+            automatic.MOST_SCATTERED, automatic.SELECTION_SAMPLES = before
+            comparison.SELECTION_SAMPLES = before[1]
+            print(name, rival, result, flush=True)
+    return results
+
+
 def card_part(size: str, device: str, keep: Callable[[dict[str, Any]], None]) -> None:
     """Fits to rows on the card in single and half precision, and from pinned memory; each is the second of two.
 
@@ -272,6 +301,16 @@ def as_markdown(results: dict[str, Any]) -> str:
                     f"| {kind} | {rival} | {values.get('chosen', '')} | {seconds:.1f} | {other} "
                     f"| {values['error']:.2f} | {values['log-loss']:.4f} |"
                 )
+    if "directions" in results:
+        lines += ["", "## A few directions of every class", "", results["directions"]["machine"] + ".", ""]
+        lines += [
+            "Tied covariances, the choice where the matrices of all classes would be too many, and where they are not."
+        ]
+        lines += ["", "| features | choice | covariances | processor s | error, % | log-loss |", "|---" * 6 + "|"]
+        for name, rivals in results["directions"].items():
+            for rival, values in rivals.items() if name != "machine" else ():
+                numbers = f"{values['processor seconds']:.1f} | {values['error']:.1f} | {values['log-loss']:.3f}"
+                lines.append(f"| {name} | {rival} | {values['chosen']} | {numbers} |")
     return "\n".join(lines) + "\n"
 
 
@@ -298,7 +337,7 @@ def into_guide(text: str, results: dict[str, Any]) -> str:
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks embeddings", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=("map", "card", "small"), default=["map"])
+    parser.add_argument("parts", nargs="*", choices=("map", "card", "small", "directions"), default=["map"])
     parser.add_argument("--out", type=Path, default=RESULTS / "embeddings.json")
     parser.add_argument("--code", help="the commit, where git does not know it")
     options = parser.parse_args(arguments)
@@ -317,15 +356,15 @@ def main(arguments: list[str]) -> None:
             card_part("small", device, lambda measured: None)
             continue
         machine = torch.cuda.get_device_name() if part == "card" and device == "cuda" else platform.machine()
-        machine += f", {torch.get_num_threads()} threads" if part == "map" else ""
+        machine += "" if part == "card" else f", {torch.get_num_threads()} threads"
         heading = {"machine": f"{machine}, torch {torch.__version__}, mixtura {mixtura.__version__}, code {code}"}
 
         def keep(measured: dict[str, Any], part: str = part, heading: dict[str, str] = heading) -> None:
             results[part] = heading | measured
             write(results, options.out)
 
-        if part == "map":
-            keep(map_part(part))
+        if part != "card":
+            keep(map_part(part) if part == "map" else directions_part())
         else:
             card_part(part, device, keep)
 

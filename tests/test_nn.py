@@ -647,7 +647,8 @@ def test_from_features_works_with_fifty_rows_per_class_at_2048_dimensions():
     means = rng.normal(size=(4, 2048)) * 0.15
     y = np.repeat(np.arange(4), 50)
     X, X_test = (np.maximum(means[y] + rng.normal(size=(200, 2048)), 0).astype(np.float32) for _ in range(2))
-    head = MixtureHead.from_features(torch.from_numpy(X), y, quadratic="low_rank", rank=2, random_state=0).eval()
+    head = MixtureHead.from_features(torch.from_numpy(X), y, rank=2, random_state=0).eval()
+    assert head.quadratic == "low_rank"
     logits = head(torch.from_numpy(X_test))
     assert torch.isfinite(logits).all()
     assert (logits.argmax(1).numpy() == y).mean() > 0.9
