@@ -2,8 +2,8 @@
 
 Two sets of scikit-learn, divided twice in halves: error, log-loss and processor time of a fit with one thread, beside a
 forest of 300 trees in the same run. Then predictions and model files, with the default and with `average=1`. The tables
-of development sets are those of `python -m benchmarks defaults`, put together by kind of features: nothing is measured
-for them here.
+of development and evaluation sets are those of `python -m benchmarks defaults`, put together by kind of features:
+nothing is measured for them here.
 """
 
 from __future__ import annotations
@@ -47,10 +47,19 @@ KINDS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "with categories": lambda row: row["categories"] > 0,
     "all": lambda row: True,
 }
-DEVELOPMENT = """From [defaults](defaults.md): rules of the default were chosen on these sets. Settings of other
-classifiers are chosen by cross-validation, which their seconds include. Seconds are of several runs on a shared machine,
-so that their ratios are rough. The worst set is the one with the largest log-loss of the default beside the other."""
-OTHERS = ("random forest", "logistic regression", "LightGBM", "CatBoost")
+INTRODUCTIONS = {
+    "development": """From [defaults](defaults.md): rules of the default were chosen on these sets. Settings of other
+classifiers are chosen by cross-validation, which their seconds include. Seconds are of several runs on a shared
+machine, so that their ratios are rough. The worst set is the one with the largest log-loss of the default beside the
+other.""",
+    "evaluation": "From [defaults](defaults.md): no rule was chosen on these sets.",
+}
+CONDITIONS = {
+    "complete": "no values removed",
+    "random 30": "30 % of the values removed at random",
+    "by class 30": "30 % removed with probabilities that depend on the class",
+}
+OTHERS = ("random forest", "logistic regression", "LightGBM", "histogram boosting", "CatBoost", "RBF-SVM")
 
 
 def halves(name: str) -> list[tuple[np.ndarray, ...]]:
@@ -162,9 +171,9 @@ def predictions_table(rows: list[dict[str, Any]]) -> list[str]:
     return [*lines, "", f"Means over the sets: {'; '.join(words)}."]
 
 
-def sets_table(rows: list[dict[str, Any]], condition: str) -> list[str]:
-    """Development sets by kind of features, over the sets and folds that a classifier and this default share."""
-    rows = [row for row in rows if row["part"] == "development" and row["condition"] == condition]
+def sets_table(rows: list[dict[str, Any]], part: str, condition: str) -> list[str]:
+    """Sets by kind of features, over the sets and folds that a classifier and this default share."""
+    rows = [row for row in rows if row["part"] == part and row["condition"] == condition]
     now = {(row["set"], row["fold"]): row for row in newest(rows) if row["classifier"] == OURS}
     earlier = {
         f"{OURS}, {code}: {what}": [row for row in rows if (row["classifier"], row["code"]) == (OURS, code)]
@@ -200,15 +209,12 @@ def page(results: dict[str, Any]) -> str:
     lines += [*fits_table(results["fits"]), "", "## Predictions and files", ""]
     lines += ["Fits to the halves of four sets; `predict_proba`, processor time with one thread.", ""]
     lines += [*predictions_table(results["predictions"]), ""]
-    lines += ["## Development sets, by kind of features", "", DEVELOPMENT, ""]
-    for condition, title in (
-        ("complete", "No values removed"),
-        ("random 30", "30 % of the values removed at random"),
-        ("by class 30", "30 % removed with probabilities that depend on the class"),
-    ):
-        table = sets_table(defaults.results(), condition)
-        if len(table) > 2:
-            lines += [f"### {title}", "", *table, ""]
+    for part, text in INTRODUCTIONS.items():
+        lines += [f"## {part.capitalize()} sets, by kind of features", "", text, ""]
+        for condition, title in CONDITIONS.items():
+            table = sets_table(defaults.results(), part, condition)
+            if len(table) > 2:
+                lines += [f"### {part.capitalize()} sets, {title}", "", *table, ""]
     return "\n".join(lines)
 
 
@@ -216,11 +222,19 @@ def main() -> None:
     torch.set_num_threads(1)
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = {"fits": measure_fits(), "predictions": measure_predictions()}
+        results: dict[str, Any] = {"fits": measure_fits(), "predictions": measure_predictions()}
     versions = f"scikit-learn {sklearn.__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     results["machine"] = f"Code {defaults.version()}; {versions}; {platform.machine()}."
     (RESULTS / "average.json").write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-    (RESULTS / "average.md").write_text(page(results), "utf-8")
+    write()
+
+
+def read() -> dict[str, Any]:
+    return json.loads((RESULTS / "average.json").read_text("utf-8"))
+
+
+def write() -> None:
+    (RESULTS / "average.md").write_text(page(read()), "utf-8")
 
 
 if __name__ == "__main__":

@@ -239,9 +239,10 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     options.out = options.out or FILES[options.sets]
     run(tasks(options, version()), options.out, options.processes, options.minutes)
-    from benchmarks import defaults_page
+    from benchmarks import average, defaults_page
 
     if options.against:
         print("\n".join(defaults_page.compare_versions(read(options.out), read(options.against), version())))
     if options.out == FILES[options.sets]:
         defaults_page.write(results())
+        average.write()

@@ -12,7 +12,7 @@ from conftest import ROOT
 pd = pytest.importorskip("pandas")
 
 sys.path.insert(0, str(ROOT))
-from benchmarks import defaults, defaults_page, embeddings, readme  # noqa: E402
+from benchmarks import average, defaults, defaults_page, embeddings, readme  # noqa: E402
 from benchmarks.data_sets import CATEGORY, division, load, names_of, remove  # noqa: E402
 
 
@@ -169,6 +169,11 @@ def test_results_in_the_readme_are_those_of_the_files():
 def test_the_page_of_the_defaults_is_that_of_its_file():
     page = (defaults.RESULTS / "defaults.md").read_text("utf-8")
     assert page == defaults_page.page(defaults.results()) + "\n", "run python -m benchmarks defaults"
+
+
+def test_the_page_of_averages_is_that_of_its_files():
+    page = (average.RESULTS / "average.md").read_text("utf-8")
+    assert page == average.page(average.read()), "run python -m benchmarks defaults, or benchmarks.average.write"
 
 
 def test_the_guide_and_the_page_have_the_figures_of_embeddings():
