@@ -116,7 +116,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "examples",
     "gallery_dirs": "docs/gallery",
     "within_subsection_order": GalleryOrder,
-    "filename_pattern": r"^((?!several_processes).)*\.py$",  # what torchrun starts is shown, not run
+    "filename_pattern": r"\.py$",
     "ignore_pattern": "__init__",
     "download_all_examples": False,
     "show_memory": False,

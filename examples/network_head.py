@@ -9,6 +9,7 @@ divergence in the loss. The example takes some seconds.
 
 from __future__ import annotations
 
+import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -45,15 +46,31 @@ def train(head: nn.Module, X: Tensor, y: Tensor) -> nn.Module:
     return network.eval()
 
 
+def draw(axis: plt.Axes, network: nn.Module, X: Tensor, y: Tensor) -> None:
+    """The two features of images, in the colours of their digits, and where the head predicts each digit."""
+    with torch.no_grad():
+        features = network[0](X)
+        low, high = features.amin(0) - 0.5, features.amax(0) + 0.5
+        grid = torch.cartesian_prod(
+            *(torch.linspace(a, b, 300) for a, b in zip(low.tolist(), high.tolist(), strict=True))
+        )
+        predictions = network[1](grid).argmax(1).reshape(300, 300).T
+    extent = (low[0].item(), high[0].item(), low[1].item(), high[1].item())
+    axis.imshow(predictions, origin="lower", extent=extent, aspect="auto", cmap="tab10", alpha=0.3, vmin=0, vmax=9)
+    axis.scatter(*features.T, c=y, s=4, cmap="tab10", vmin=0, vmax=9)
+    axis.set(xticks=[], yticks=[])
+
+
 def main() -> None:
     X, X_test, y, y_test = digits()
+    _, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
     heads = {
         "nn.Linear": lambda: nn.Linear(2, 10),
         "MixtureHead": lambda: MixtureHead(2, 10, n_components=4),
         "SparseMixtureHead": lambda: SparseMixtureHead(2, 10, n_components=4),
     }
-    for name, make in heads.items():
-        errors, head = [], None
+    for axis, (name, make) in zip(axes, heads.items(), strict=True):
+        errors, head, network = [], None, nn.Sequential()
         for seed in range(3):
             torch.manual_seed(seed)
             head = make()
@@ -63,6 +80,9 @@ def main() -> None:
         print(f"{name:18} " + ", ".join(f"{error:.1f}" for error in errors) + " % errors on test images, three seeds")
         if isinstance(head, SparseMixtureHead):
             print(f"{'':18} {head.prune().n_weights} of {head.n_weights} weights are left in the last one")
+        draw(axis, network, X_test, y_test)
+        axis.set_title(f"{name}: {errors[-1]:.1f} % test error", fontsize=10)
+    plt.show()
 
 
 if __name__ == "__main__":

@@ -69,6 +69,9 @@ def main() -> None:
     axes[2].set(xlabel="steps of extended Baum-Welch", ylabel="log-loss", title="log-loss during training")
     axes[2].title.set_fontsize(10)
     axes[2].legend(frameon=False)
+    for title, model in (("generative", generative), ("discriminative", models[-1])):
+        error, loss = 100 * (1 - model.score(X_test, y_test)), -log_posterior(model, X_test, y_test)
+        print(f"{title:14} {error:4.1f} % test error, log-loss {loss:.3f}")
     if len(sys.argv) > 1:  # a folder for the picture
         figure.savefig(Path(sys.argv[1]) / "discriminative.png", dpi=80)
     plt.show()

@@ -112,6 +112,7 @@ def figure_6() -> None:
     for axis, initial in zip(axes, (2, 4, 8, 14, 20), strict=True):
         model = SparseMixtureClassifier(initial // 2, max_iter=1000, random_state=0, **PUBLISHED).fit(X, y)
         draw(axis, model, X, y, f"{initial} components at the start")
+        print(f"{initial:2} components at the start, {np.sum(model.n_components_)} at the end")
     save(figure, "sparse_components.png")
 
 

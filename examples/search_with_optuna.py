@@ -9,6 +9,7 @@ the estimator itself holds out.
 
 import math
 
+import matplotlib.pyplot as plt
 import optuna
 from sklearn.datasets import load_wine
 from sklearn.model_selection import train_test_split
@@ -48,3 +49,13 @@ study.optimize(score, n_trials=10)
 model = fitted(study.best_trial)
 print(settings_of(study.best_trial))
 print(f"test error {1 - model.score(X_test, y_test):.3f}")
+
+# %%
+# What the trials found
+errors = [-100 * trial.value for trial in study.trials]
+figure, axis = plt.subplots(figsize=(6, 3.4), layout="constrained")
+axis.plot(errors, "o", label="a trial")
+axis.step(range(10), [min(errors[: n + 1]) for n in range(10)], "--", where="post", label="the best so far")
+axis.set(xlabel="trial", ylabel="error of held-out samples, %")
+axis.legend(frameon=False)
+plt.show()

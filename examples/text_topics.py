@@ -14,6 +14,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.decomposition import NMF
 from sklearn.feature_extraction.text import CountVectorizer
@@ -44,6 +45,18 @@ def docstrings(module: str) -> list[str]:
     return list(texts)[:PER_MODULE]
 
 
+def draw_words(classes: np.ndarray, names: np.ndarray, differences: np.ndarray) -> None:
+    """The seven words that speak most for each class."""
+    figure, axes = plt.subplots(2, 4, figsize=(11, 5), layout="constrained")
+    axes.flat[-1].set_axis_off()
+    for axis, label, row in zip(axes.flat, classes, differences, strict=False):
+        order = row.argsort()[-7:]
+        axis.barh(names[order], row[order], color="#0072B2")
+        axis.set_title(label, fontsize=10)
+    figure.suptitle("coefficients of words, beside the mean of the classes", fontsize=11)
+    plt.show()
+
+
 def main() -> None:
     parts = {module: docstrings(module) for module in MODULES}
     texts = [text for part in parts.values() for text in part]
@@ -71,6 +84,7 @@ def main() -> None:
     coefficients = shares @ classifier.bases_  # of a class: the mean of its components
     for label, row in zip(classifier.classes_, coefficients - coefficients.mean(0), strict=True):
         print(f"{label:16} {' '.join(names[row.argsort()[::-1][:7]])}")
+    draw_words(classifier.classes_, names, coefficients - coefficients.mean(0))
 
     print("\none text, and what its words say:")
     print(" ".join(test[0].split()[:30]))

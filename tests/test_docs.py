@@ -220,3 +220,10 @@ def test_the_readme_names_every_public_estimator():
     text = (ROOT / "README.md").read_text("utf-8")
     estimators = [name for name in mixtura.__all__ if name[0].isupper()]
     assert all(f"`{name}" in text for name in estimators), estimators
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_entries_of_the_gallery_have_a_picture_and_output(path):
+    text = path.read_text("utf-8")
+    assert "import matplotlib.pyplot as plt" in text
+    assert "print(" in text or re.search(r"\n\n# %%[^%]*\n[a-z_]+[^=\n]*\n", text)  # or a value at the end of a part
