@@ -258,6 +258,7 @@ def test_the_methods_of_a_table_model():
     model = TableClassifier(ONE).fit(X, y)
     assert model.explain(X.head(3)).feature_names == [column.feature for column in model.features]
     assert list(model.feature_importances(X, y).index) == [column.feature for column in model.features]
+    np.testing.assert_array_equal(model.explain(X.iloc[2]).values, model.explain(X.iloc[2:3]).values)
     assert "size" in str(model.summary())
     assert model.outlier_score(X).shape == (60,)
     with pytest.warns(UserWarning, match="The table lacks the columns 'size'; their values count as missing"):

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
 from mixtura.estimators.classifiers import Classifier
-from mixtura.estimators.density_classifier import DensityClassifier, Trained, marginal_loss
+from mixtura.estimators.density_classifier import DensityClassifier, Trained, is_series, marginal_loss
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting, unfitted_copy, with_constructor
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.refits import fit_groups, refit, split_samples
@@ -212,7 +212,8 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
 
         Parameters
         ----------
-        X : data frame
+        X : data frame, or pandas Series
+            A Series is a single row.
         classes : label or pair of labels, optional
         n_orders : int, optional
         random_state : int or RandomState, default=0
@@ -222,6 +223,7 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
         Explanation
         """
         check_is_fitted(self)
+        X = X.to_frame().T.infer_objects() if is_series(X) else X
         return self.estimator_.explain(self.read(X), classes, n_orders, random_state)
 
     def feature_importances(self, X: Any, y: Any) -> Any:
