@@ -112,7 +112,8 @@ def fit_table(problem: TableProblem, deadline: float, options: FitOptions) -> Ta
     """A model for a table; the choice ends early enough for the rest to be done at the deadline."""
     if options.method not in METHODS:
         raise ValueError(
-            f"--method must be one of {', '.join(METHODS)}; got {options.method!r}. Others are scikit-learn's."
+            f"--method must be one of {', '.join(METHODS)}; got {options.method!r}. "
+            "The others are scikit-learn's, which a model file cannot hold."
         )
     if options.method == "SparseMixture":
         _check_complete(problem)
