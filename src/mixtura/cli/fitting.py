@@ -50,8 +50,9 @@ METHODS: dict[str, Any] = {  # name of `--method` and of the comparison: how it 
     "MixtureClassifier": lambda budget, seed: MixtureClassifier(time_budget=budget, random_state=seed),
     "MixtureClassifier(1)": lambda budget, seed: MixtureClassifier(1, random_state=seed),
     "AveragedMixture": lambda budget, seed: AveragedMixtureClassifier(n_estimators=10, random_state=seed),
-    # A fifth of the time of the defaults.
-    "DiscriminativeMixture": lambda budget, seed: DiscriminativeMixtureClassifier(cv=2, tol=1e-2, random_state=seed),
+    # A third of the time of the defaults. With tol=1e-2, half of that, a table of 5000 rows with eight categorical
+    # columns has a log-loss of 0.740, with 1e-3 one of 0.323.
+    "DiscriminativeMixture": lambda budget, seed: DiscriminativeMixtureClassifier(cv=2, tol=1e-3, random_state=seed),
     "SparseMixture": lambda budget, seed: SparseMixtureClassifier(n_init=1, random_state=seed),
 }
 
