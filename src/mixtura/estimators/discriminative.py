@@ -18,7 +18,7 @@ from mixtura.estimators.estimator import (
     fitting,
     with_constructor,
 )
-from mixtura.estimators.training import Settings, continues, fit_classifier, make_settings
+from mixtura.estimators.training import Settings, continues, fit_data, keep, make_settings, read_training
 from mixtura.files.registry import storable
 from mixtura.roles import Structure
 from mixtura.selection.penalties import Growth, PenaltySearch, Setting, make_objective
@@ -160,7 +160,9 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
         -------
         self : DiscriminativeMixtureClassifier
         """
-        fit_classifier(self, self._settings(), self._search(), X, y, sample_weight, groups=groups)
+        settings, search = self._settings(), self._search()
+        data = read_training(self, settings, X, y, sample_weight, groups)
+        keep(self, settings, data, *fit_data(self, data, settings, search))
         return self
 
     def _settings(self) -> Settings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from mixtura.estimators.estimator import (
     fitting,
     with_constructor,
 )
-from mixtura.estimators.training import fit_classifier, make_settings
+from mixtura.estimators.training import fit_data, keep, make_settings, read_training, read_validation
 from mixtura.files.registry import storable
 from mixtura.objectives import Conditional, Hybrid, Margin
 from mixtura.roles import Structure
@@ -193,10 +193,12 @@ class HybridMixtureClassifier(DensityClassifier):
         -------
         self : HybridMixtureClassifier
         """
-        validation = None if X_val is None else (X_val, y_val)
         objective = self._objective()
         settings, search = make_settings(self, objective=objective), self._search(objective)
-        fit_classifier(self, settings, search, X, y, sample_weight, validation, groups)
+        data = read_training(self, settings, X, y, sample_weight, groups)
+        if X_val is not None:
+            data = replace(data, held_out=read_validation(self, data, X_val, y_val))
+        keep(self, settings, data, *fit_data(self, data, settings, search))
         return self
 
     def _objective(self) -> Hybrid:

@@ -26,7 +26,7 @@ from mixtura.estimators.estimator import (
 from mixtura.estimators.online import FIRST_STARTS, classifies_online, update_classifier
 from mixtura.estimators.rows import as_array
 from mixtura.estimators.scikit_learn import classifier_from_sklearn, classifier_to_sklearn
-from mixtura.estimators.training import Settings, continues, fit_classifier, make_settings
+from mixtura.estimators.training import Settings, continues, fit_data, keep, make_settings, read_training
 from mixtura.files.registry import storable
 from mixtura.model.mixture import MemberGroup
 from mixtura.model.transforms import Warp
@@ -230,9 +230,9 @@ class MixtureClassifier(DensityClassifier):
         -------
         self : MixtureClassifier
         """
-        fit_classifier(
-            self, make_classifier_settings(self), make_classifier_search(self), X, y, sample_weight, groups=groups
-        )
+        settings, search = make_classifier_settings(self), make_classifier_search(self)
+        data = read_training(self, settings, X, y, sample_weight, groups)
+        keep(self, settings, data, *fit_data(self, data, settings, search))
         return self
 
     def _selected_settings(self) -> dict[str, object]:
@@ -253,7 +253,8 @@ class MixtureClassifier(DensityClassifier):
 
     def _fit_as_selected(self, model: Estimator, X: object, y: object, **weights: object) -> None:
         settings = make_classifier_settings(self, cast("MixtureClassifier", model), y)
-        fit_classifier(self, settings, None, X, y, weights.get("sample_weight"))
+        data = read_training(self, settings, X, y, weights.get("sample_weight"))
+        keep(self, settings, data, *fit_data(self, data, settings, None))
 
     @available_if(classifies_online)
     def partial_fit(
@@ -287,7 +288,11 @@ class MixtureClassifier(DensityClassifier):
 
         def fit_first(X: object, y: object, sample_weight: object) -> None:
             with atomic_fit(self):
-                fit_classifier(self, settings, make_classifier_search(self, average=1), X, y, sample_weight)
+                search, data = (
+                    make_classifier_search(self, average=1),
+                    read_training(self, settings, X, y, sample_weight),
+                )
+                keep(self, settings, data, *fit_data(self, data, settings, search))
 
         update_classifier(self, settings, fit_first, X, y, classes, sample_weight, step)
         return self

@@ -122,24 +122,6 @@ def make_settings(estimator: DensityEstimator, **others: object) -> Settings:
     return Settings(**given | ({"init": estimator, "n_init": 1} if given["continues"] else {}))
 
 
-def fit_classifier(
-    estimator: DensityClassifier,
-    settings: Settings,
-    search: TaskSearch | None,
-    X: object,
-    y: object,
-    sample_weight: object,
-    validation: tuple[object, object] | None = None,
-    groups: object = None,
-) -> None:
-    """Fit a classifier; `validation` are samples and labels for a search that compares candidates on them."""
-    data = read_training(estimator, settings, X, y, sample_weight, groups)
-    if validation is not None:
-        data = replace(data, held_out=read_validation(estimator, data, *validation))
-    chosen, results = fit_data(estimator, data, settings, search)
-    keep(estimator, settings, data, chosen, results)
-
-
 def fit_data(
     estimator: DensityEstimator,
     data: Data,
