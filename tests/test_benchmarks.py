@@ -12,7 +12,7 @@ from conftest import ROOT
 pd = pytest.importorskip("pandas")
 
 sys.path.insert(0, str(ROOT))
-from benchmarks import average, defaults, defaults_page, embeddings, readme  # noqa: E402
+from benchmarks import average, defaults, defaults_page, embeddings, few_labels, readme  # noqa: E402
 from benchmarks.data_sets import CATEGORY, division, load, names_of, remove  # noqa: E402
 
 
@@ -203,6 +203,24 @@ def test_the_page_of_gpus_has_the_figures_of_its_file():
         assert all(map(agree, cells, (run["pass"], run["signed pass"], run["predict_proba"]))), (cells, run)
     for cells, run in zip(fits, results["fits"], strict=True):
         assert all(map(agree, cells, (run["cuda"], run["cpu"]))), (cells, run)
+
+
+def test_the_guide_and_the_page_have_the_figures_of_few_labels():
+    results = json.loads((few_labels.RESULTS / "few_labels.json").read_text("utf-8"))
+    guide = few_labels.GUIDE.read_text("utf-8")
+    assert few_labels.into_guide(guide, results) == guide
+    assert few_labels.as_markdown(results) == (few_labels.RESULTS / "few_labels.md").read_text("utf-8")
+    assert all(
+        len(row["errors"][rival]) == few_labels.N_DRAWS for row in results["rows"] for rival in few_labels.RIVALS
+    )
+
+
+def test_labels_are_drawn_class_by_class():
+    y = np.repeat([0, 1, 2], [50, 30, 5])
+    labels = few_labels.few(y, 4, 0)
+    assert [(labels == c).sum() for c in (0, 1, 2)] == [4, 4, 4]
+    assert (labels[labels >= 0] == y[labels >= 0]).all()
+    assert (labels != few_labels.few(y, 4, 1)).any()
 
 
 @pytest.mark.parametrize("kind", embeddings.KINDS)
