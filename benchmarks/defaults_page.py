@@ -33,9 +33,10 @@ TITLES = {
 
 
 def newest(rows: list[Row]) -> list[Row]:
-    """One row for each measurement, that of the last version of the code."""
-    last = {(r["part"], r["classifier"]): r["code"] for r in rows if r["classifier"].startswith("Mixture")}
-    kept = [row for row in rows if last.get((row["part"], row["classifier"]), row["code"]) == row["code"]]
+    """One row for each measurement, that of the last version of the code that was measured under its condition."""
+    keys = [(row["part"], row["condition"], row["classifier"]) for row in rows]
+    last = {key: row["code"] for key, row in zip(keys, rows, strict=True) if key[-1].startswith("Mixture")}
+    kept = [row for key, row in zip(keys, rows, strict=True) if last.get(key, row["code"]) == row["code"]]
     return list({(r["part"], r["set"], r["fold"], r["condition"], r["classifier"]): r for r in kept}.values())
 
 
@@ -216,7 +217,12 @@ def page(rows: list[Row]) -> str:
         n_sets = len({row["set"] for row in of_part})
         folds = len({row["fold"] for row in of_part})
         listed = f" of {len(division()[part])}" if part in division() else ""
-        codes = sorted({row["code"] for row in of_part if row["classifier"] == OURS})
+        conditions: dict[str, list[str]] = {}
+        for condition, code in dict.fromkeys((r["condition"], r["code"]) for r in of_part if r["classifier"] == OURS):
+            conditions.setdefault(code, []).append(condition)
+        codes = [
+            f"{code} ({', '.join(own)})" if len(conditions) > 1 else code for code, own in sorted(conditions.items())
+        ]
         lines += [f"## {part.capitalize()} sets", "", USES[part], ""]
         lines += [f"{n_sets}{listed} sets, at most {folds} of 5 folds. Code of the mixtures: {', '.join(codes)}.", ""]
         lines += not_run(of_part)
