@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -176,7 +177,7 @@ class DiagonalCovariance(Covariance):
         return Conditioned(self.squared_distances(deviations), log_determinants, deviations, observed)
 
     def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
-        missing = (~conditioned.state).to(weights.dtype)  # (n, D)
+        missing = (~cast("Tensor", conditioned.state)).to(weights.dtype)  # (n, D)
         return (self.entries.to(weights.dtype) * (weights @ missing),)
 
 

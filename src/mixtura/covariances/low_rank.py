@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -445,9 +446,10 @@ class LowRankCovariance(Covariance):
         )
 
     def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
+        parts, inverses = cast("tuple[list[LowRankMarginals], list[Tensor]]", conditioned.state)
         each = [
             part.conditional_moments(0, inverse, own)
-            for part, inverse, own in zip(*conditioned.state, weights, strict=True)
+            for part, inverse, own in zip(parts, inverses, weights, strict=True)
         ]
         diagonals, projected = (torch.stack(parts) for parts in zip(*each, strict=True))
         return diagonals, projected

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -99,10 +99,10 @@ class Product(Structure):
         features or of each.
     """
 
-    inner: Any
+    inner: Structure
     n_numeric: int
     sizes: tuple[int, ...]
-    strength: Any = 2.0
+    strength: float | tuple[float, ...] = 2.0
 
     name = "product"
 
@@ -192,7 +192,7 @@ class ProductCovariance(Covariance):
         The structure.
     """
 
-    inner: Any
+    inner: Covariance
     log_frequencies: Tensor
     centres: Tensor
     targets: Tensor
@@ -366,7 +366,7 @@ class ProductCovariance(Covariance):
         )
 
     def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
-        given, _ = conditioned.state
+        given, _ = cast("tuple[Conditioned, Tensor]", conditioned.state)
         return self.inner.conditional_moments(given, weights)
 
     def distance_moments(self, observed: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, reduce
-from typing import Any, TypeVar
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -23,10 +24,15 @@ T = TypeVar("T")
 SPLIT_EVERY = 8  # sums added per task of Dask, so that the client receives one object
 
 
+def added(parts: Sequence[T]) -> T:
+    """The sum of parts that can be added."""
+    return reduce(cast("Callable[[T, T], T]", operator.add), parts)
+
+
 class Processes:
     """The processes of a group. Tensors are summed on the CPU by gloo, on the current GPU by NCCL."""
 
-    def __init__(self, group: Any):
+    def __init__(self, group: dist.ProcessGroup | None):
         if not dist.is_available() or not dist.is_initialized():
             raise ValueError(
                 "X is Sharded, but there is no process group; call torch.distributed.init_process_group first, in "
@@ -46,10 +52,10 @@ class Processes:
         try:
             self._all_well(error)
             if isinstance(value, Summary):
-                return self._sum(value)
-            parts: list[Any] = [None] * self.n_processes
+                return cast("T", self._sum(value))
+            parts = cast("list[T]", [None] * self.n_processes)
             dist.all_gather_object(parts, value, self.group)
-            return reduce(operator.add, parts)
+            return added(parts)
         except RuntimeError as problem:
             raise checks.lost_process(problem) from problem
 
@@ -59,14 +65,14 @@ class Processes:
         dist.all_reduce(failed, dist.ReduceOp.MAX, self.group)
         if not bool(failed):
             return
-        messages: list[Any] = [None] * self.n_processes
+        messages: list[str | None] = [None] * self.n_processes
         dist.all_gather_object(messages, None if error is None else str(error), self.group)
         if error is not None:
             raise error
         rank, message = next((rank, text) for rank, text in enumerate(messages) if text is not None)
         raise checks.SourceError(f"Process {rank} of {self.n_processes} could not use its rows: {message}")
 
-    def _sum(self, summary: Summary) -> Any:
+    def _sum(self, summary: Summary) -> Summary:
         """One all-reduce. Its result is identical in all processes, so all of them make the same steps."""
         tensors = summary.tensors()
         flat = torch.cat([part.reshape(-1) for part in tensors]).to(self.device)
@@ -101,7 +107,7 @@ class DaskSource:
 
     def __init__(
         self,
-        partitions: Sequence[tuple[Any, ...]],
+        partitions: Sequence[tuple[object, ...]],
         read: Callable[..., Block],
         n_features: int,
         device: torch.device,
@@ -121,7 +127,7 @@ class DaskSource:
             yield replace(self._read(number, *part), start=start)
 
     def total(self, compute: Callable[[Source], T]) -> T:
-        named: Any = compute
+        named = cast("FunctionType", compute)
         while isinstance(named, partial):
             named = named.func
         task = partial(_compute_part, compute, self._read, self._starts)
@@ -129,12 +135,12 @@ class DaskSource:
 
 
 def _compute_part(
-    compute: Callable[[Source], T], read: Callable[..., Block], starts: list[int], number: int, *part: Any
+    compute: Callable[[Source], T], read: Callable[..., Block], starts: list[int], number: int, *part: object
 ) -> T:
     return compute(BlockSource(replace(read(number, *part), start=starts[number])))
 
 
-def add_partitions(partitions: Sequence[tuple[Any, ...]], compute: Callable[..., T], name: str) -> T:
+def add_partitions(partitions: Sequence[tuple[object, ...]], compute: Callable[..., T], name: str) -> T:
     """The sum of compute(number, *partition) over all partitions, computed and added on the workers of Dask.
 
     `name` is the name of the tasks on the dashboard.
@@ -143,7 +149,7 @@ def add_partitions(partitions: Sequence[tuple[Any, ...]], compute: Callable[...,
 
     token, shared = uuid.uuid4().hex, delayed(compute, traverse=False)
     work, add = delayed(_alone), delayed(_add)
-    sums: list[Any] = [
+    sums = [
         work(shared, number, *part, dask_key_name=f"mixtura_{name}-{token}-{number}")
         for number, part in enumerate(partitions)
     ]
@@ -152,18 +158,18 @@ def add_partitions(partitions: Sequence[tuple[Any, ...]], compute: Callable[...,
     return compute_delayed(sums[0])
 
 
-def _alone(compute: Callable[..., T], number: int, *part: Any) -> T:
+def _alone(compute: Callable[..., T], number: int, *part: object) -> T:
     """Compute on one thread: Dask runs as many tasks in parallel as a worker has threads."""
     with own_threads(1), computing():
         return compute(number, *part)
 
 
-def _add(*parts: Any) -> Any:
+def _add(*parts: T) -> T:
     with computing():
-        return reduce(operator.add, parts)
+        return added(parts)
 
 
-def compute_delayed(value: Any) -> Any:
+def compute_delayed(value: object) -> Any:
     """Compute a delayed value; failures of the cluster or of a file raise an error with a message of this library."""
     from dask.base import compute
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -33,6 +33,9 @@ from mixtura.values.extents import Frame, framed
 from mixtura.values.features import QUADRATICS, SQUARES, Coefficients, triangle
 from mixtura.values.moments import DenseForm, Moments
 
+if TYPE_CHECKING:
+    from mixtura.numerics.kernels.split import SplitCoefficients
+
 LOG_TWO_PI = math.log(2 * math.pi)
 
 
@@ -54,7 +57,9 @@ class Buffers:
 
     def __init__(self) -> None:
         self._memory: dict[str, Tensor] = {}  # bytes
-        self.features: tuple[Tensor, Any] | None = None  # of a chunk, and the views used to compute them
+        self.features: tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]] | None = (
+            None  # of a chunk, and the views used to compute them
+        )
         self.homogeneous: tuple[int, Tensor] | None = None  # place of the ones, and features of a chunk on a GPU
 
     def get(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -153,7 +158,7 @@ class Evaluator:
         """Whether matrix products serve for rows with missing values (marginal-woodbury) with sufficient precision."""
         return not self.exact and self.given.covariance.has_marginals
 
-    def split(self, kernels: ModuleType) -> Any:
+    def split(self, kernels: ModuleType) -> SplitCoefficients | None:
         """The coefficients in halves, for kernels that compute in single precision.
 
         None if these would lose too many digits: of rows far from the centre, in standard deviations, or of the moments

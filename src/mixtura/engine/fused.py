@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from mixtura.roles import LogSumObjective, Objective
 from mixtura.values.features import SQUARES
 from mixtura.values.moments import DiagonalForm, Summary
 
+if TYPE_CHECKING:
+    from mixtura.numerics.kernels.split import SplitCoefficients, Totals
+
 
 @dataclass(frozen=True)
 class FusedPass:
@@ -29,7 +32,7 @@ class FusedPass:
 
     kernels: ModuleType
     evaluator: Evaluator
-    split: Any  # kernels.SplitCoefficients
+    split: SplitCoefficients
     log_sums: tuple[float, float]
     needs_denominator: bool
 
@@ -39,8 +42,8 @@ class FusedPass:
             return False
         return _by_labels(self.log_sums, self.needs_denominator, block, group)
 
-    def totals(self, block: Block, group: Group, components: slice, memory: int) -> Any:
-        """The sums of the rows of a group, as `kernels.Totals`; nothing waits for the device."""
+    def totals(self, block: Block, group: Group, components: slice, memory: int) -> Totals:
+        """The sums of the rows of a group; nothing waits for the device."""
         labels = block.labels if group.label is None and self.log_sums[0] != 0 else None
         targets = None if labels is None else (labels, self.evaluator.class_of[components])
         split = self.split.select(components)
@@ -117,7 +120,7 @@ class FusedScores:
 
     kernels: ModuleType
     evaluator: Evaluator  # for the other rows
-    split: Any  # kernels.SplitCoefficients
+    split: SplitCoefficients
 
     @property
     def bytes_per_row(self) -> int:

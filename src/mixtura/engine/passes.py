@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -50,6 +50,9 @@ from mixtura.values.extents import Frame
 from mixtura.values.moments import Moments, Summary
 from mixtura.values.sparse_rows import row_slice
 from mixtura.values.targets import Targets
+
+if TYPE_CHECKING:
+    from mixtura.numerics.kernels.split import Totals
 
 
 @dataclass(frozen=True)
@@ -250,9 +253,9 @@ def _total(
         if objective.needs_denominator and fused is not None:
             counts = counts - fused.log_sums[1] * denominators
     values = [part.to(counts.device) for part in total.values] or [counts.new_zeros(())]
-    value: Any = values[0] if len(values) == 1 else torch.stack(values).sum(0)  # one, or one for each objective
-    value = float(value) if value.ndim == 0 else value
-    return Summary(value, float(total.weight), evaluator.moments(sums), counts)
+    value = values[0] if len(values) == 1 else torch.stack(values).sum(0)  # one, or one for each objective
+    number = value if value.ndim else float(value)
+    return Summary(cast("float", number), float(total.weight), evaluator.moments(sums), counts)
 
 
 @dataclass
@@ -264,9 +267,9 @@ class _Total:
     buffers: Buffers = field(default_factory=Buffers)
     sums: Sums | None = None
     values: list[Tensor] = field(default_factory=list)  # of the chunks
-    weight: Any = 0.0  # a tensor if rows have weights, to avoid synchronising with the device
+    weight: float | Tensor = 0.0  # a tensor if rows have weights, to avoid synchronising with the device
     denominators: Tensor | None = None  # counts, (K,)
-    fused: list[tuple[slice, Any]] = field(default_factory=list)  # components, and their sums by kernels
+    fused: list[tuple[slice, Totals]] = field(default_factory=list)  # components, and their sums by kernels
 
     def add_chunk(self, chunk: Chunk, memory_limit: int) -> None:
         evaluator = self.evaluator

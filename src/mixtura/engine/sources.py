@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -239,7 +239,7 @@ class ArraySource(LocalSource):
         self._check_state()
 
 
-def _path_of(rows: Any) -> Path | None:
+def _path_of(rows: object) -> Path | None:
     """The file of an array that is a memory map opened for reading, or a view of one."""
     while rows is not None and not isinstance(rows, np.memmap):
         rows = rows.base if isinstance(rows, np.ndarray) else None
@@ -265,8 +265,8 @@ class BatchSource(LocalSource):
 
     def __init__(
         self,
-        batches: Iterable[Any],
-        read: Callable[[Any], Block],
+        batches: Iterable[T],
+        read: Callable[[T], Block],
         n_features: int,
         device: torch.device,
         dtype: torch.dtype,

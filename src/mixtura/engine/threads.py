@@ -22,13 +22,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from queue import Empty, Full, Queue
-from typing import Any, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 import torch
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import LibController, ThreadpoolController
 
 from mixtura.engine.tuning import PREFETCHED, SMALL_OPERATION, SMALL_PASS
 
@@ -54,7 +54,7 @@ if os.name == "posix":
 
 
 @functools.cache
-def _openmp() -> list[Any]:
+def _openmp() -> list[LibController]:
     return ThreadpoolController().select(user_api="openmp").lib_controllers
 
 
@@ -139,7 +139,7 @@ def available_threads(device: torch.device | None = None) -> int:
     return torch.get_num_threads() if n_threads is None else n_threads
 
 
-def threads_for(multiplications: float) -> Any:
+def threads_for(multiplications: float) -> AbstractContextManager[None]:
     """A context for one operation of a given size: large operations use all threads."""
     return own_threads(available_threads()) if multiplications > SMALL_OPERATION else nullcontext()
 
@@ -175,33 +175,34 @@ def share_out(tasks: Sequence[T], size: float, work: Callable[[T, int], None], n
             stopped.set()  # after Ctrl-C a thread ends after its current chunk
 
 
-def _next(left: deque[Any]) -> Any:
+def _next(left: deque[T]) -> T | None:
     try:
         return left.popleft()
     except IndexError:
         return None
 
 
+Entry: TypeAlias = tuple[bool, object]  # True and a part, or False and the error that ended the parts
 WAIT = 0.1  # seconds after which a waiting reader checks whether its parts are still needed
 
 
 def prefetched(parts: Iterable[T]) -> Iterator[T]:
     """Yield the same parts in the same order, with a few of them read ahead; errors are raised at the same place."""
-    queue: Queue[Any] = Queue(PREFETCHED)
+    queue: Queue[Entry] = Queue(PREFETCHED)
     stopped = threading.Event()
     reader = threading.Thread(target=_read, args=(parts, queue, stopped), name="mixtura-prefetch", daemon=True)
     reader.start()
     try:
         while (entry := _get(queue, reader))[0]:
-            yield entry[1]
+            yield cast("T", entry[1])
         if entry[1] is not None:
-            raise entry[1]
+            raise cast("BaseException", entry[1])
     finally:
         stopped.set()
         reader.join()
 
 
-def _get(queue: Queue[Any], reader: threading.Thread) -> tuple[bool, Any]:
+def _get(queue: Queue[Entry], reader: threading.Thread) -> Entry:
     """True and the next part, or False and the error that ended the parts.
 
     It waits in short steps, so that Ctrl-C works on every system.
@@ -213,7 +214,7 @@ def _get(queue: Queue[Any], reader: threading.Thread) -> tuple[bool, Any]:
             assert reader.is_alive() or not queue.empty(), "the reader ended without a result or an error"
 
 
-def _read(parts: Iterable[Any], queue: Queue[Any], stopped: threading.Event) -> None:
+def _read(parts: Iterable[object], queue: Queue[Entry], stopped: threading.Event) -> None:
     ended_by = None
     try:
         with own_threads(1), torch.no_grad():
@@ -225,7 +226,7 @@ def _read(parts: Iterable[Any], queue: Queue[Any], stopped: threading.Event) -> 
     _put((False, ended_by), queue, stopped)
 
 
-def _put(entry: tuple[bool, Any], queue: Queue[Any], stopped: threading.Event) -> bool:
+def _put(entry: Entry, queue: Queue[Entry], stopped: threading.Event) -> bool:
     """Put an entry into the queue; False if it is not needed any more."""
     while not stopped.is_set():
         try:

@@ -56,10 +56,10 @@ from mixtura.nonnegative.mixture import (
     with_totals,
     without_empty_rows,
 )
-from mixtura.nonnegative.priors import Normal, PseudoCounts
+from mixtura.nonnegative.priors import CoefficientPrior, Normal, PseudoCounts
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS
 from mixtura.selection.splits import check_splits, renumbered
-from mixtura.selection.task import PriorChoice, is_auto
+from mixtura.selection.task import is_auto
 from mixtura.selection.texts import (
     COMPONENTS,
     PLAIN_COMPONENTS,
@@ -219,7 +219,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     n_components: int | str = "auto"
     _: KW_ONLY
-    prior: PriorChoice = "auto"
+    prior: str | CoefficientPrior | None = "auto"
     rows: str | None = "auto"
     shared: bool = False
     sparsity: float | str = "auto"
@@ -535,7 +535,7 @@ def keep(model: NonnegativeMixtureClassifier, data: TextData, trained: TrainedTe
     model.n_components_ = torch.bincount(mixture.class_of, minlength=mixture.n_classes).cpu().numpy()
     keep_history(model, result)
     model.converged_ = result.outcome in (Outcome.CONVERGED, Outcome.HELD_OUT)
-    model.validation_scores_ = list(result.scores)
+    model.validation_scores_ = cast("list[tuple[int, float]]", list(result.scores))
     raise_interruption(result)
     if result.outcome is Outcome.LIMIT and model.n_iter_ > 0 and not model.validation_scores_:
         fix = "" if is_auto(model.solver) else ", or use early_stopping=True or solver='accelerated'"

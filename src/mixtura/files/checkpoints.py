@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.files.codec import Decoder, Encoder
+from mixtura.files.codec import Decoder, Encoder, Json
 from mixtura.files.models import read_tensors, write_tensors
+
+Kind = TypeVar("Kind")
 
 METADATA = "mixtura checkpoint"  # key of the header in the file
 FORMAT_VERSION = 3
@@ -50,9 +53,9 @@ class CheckpointFile:
         The file is damaged, belongs to another fit, or cannot be written. An existing file is left as it is.
     """
 
-    def __init__(self, path: Any, settings: Mapping[str, str]):
+    def __init__(self, path: str | os.PathLike[str], settings: Mapping[str, str]):
         self._path, self._settings = path, dict(settings)
-        self._codes: dict[int, Any] = {}
+        self._codes: dict[int, Json] = {}
         self._tensors: dict[int, dict[str, Tensor]] = {}
         self._written, self._cost, self._pending = -float("inf"), 0.0, False
         if Path(path).exists():
@@ -81,7 +84,7 @@ class CheckpointFile:
     def _damaged(self, error: Exception) -> str:
         return f"{str(self._path)!r} is not a checkpoint of mixtura, or it is damaged ({error}); {ADVICE}"
 
-    def read(self, number: int, kind: type) -> Any:
+    def read(self, number: int, kind: type[Kind]) -> Kind | None:
         """Return the progress of a loop, or None."""
         if number not in self._codes:
             return None
@@ -93,7 +96,7 @@ class CheckpointFile:
             raise ValueError(self._damaged(error)) from error
         return progress
 
-    def write(self, number: int, progress: Any) -> None:
+    def write(self, number: int, progress: object) -> None:
         """Store the progress of a loop; the file itself is written from time to time."""
         encoder = Encoder()
         self._codes[number] = encoder.encode(progress, str(number))
@@ -127,14 +130,14 @@ class CheckpointFile:
             self.flush()
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """Return a hash of a value: numbers, arrays, and all objects that model files can hold."""
     total = hashlib.blake2b(digest_size=12)
     update_digest(total, value)
     return total.hexdigest()
 
 
-def update_digest(total: Any, value: Any) -> None:
+def update_digest(total: hashlib.blake2b, value: object) -> None:
     """Add a value to a hash."""
     if isinstance(value, Tensor) and value.layout is torch.sparse_csr:
         for part in (value.crow_indices(), value.col_indices(), value.values()):
@@ -157,13 +160,13 @@ def update_digest(total: Any, value: Any) -> None:
             update_digest(total, encoder.tensors[name])
 
 
-def _add_object(total: Any, value: Any) -> None:
+def _add_object(total: hashlib.blake2b, value: object) -> None:
     """Add an object that files cannot hold by its class and its attributes, such as a splitter or a function."""
     total.update(repr(type(value)).encode())
     if isinstance(value, types.FunctionType):
         update_digest(total, (value.__qualname__, value.__code__.co_code.hex(), repr(value.__code__.co_consts)))
     if isinstance(value, Mapping):
-        parts: Any = [part for pair in value.items() for part in pair]
+        parts: Iterable[object] = [part for pair in value.items() for part in pair]
     elif isinstance(value, list | tuple):
         parts = value
     else:
@@ -203,11 +206,11 @@ class LoopJournal:
     def __init__(self, journal: Journal, number: int, name: str, n_rows: int | None):
         self._journal, self._number, self._name, self._n_rows = journal, number, name, n_rows
 
-    def read(self, kind: type) -> Any:
+    def read(self, kind: type[Kind]) -> Kind | None:
         """Return the progress of this loop at the interruption of the fit, or None."""
         return None if self._journal.file is None else self._journal.file.read(self._number, kind)
 
-    def write(self, progress: Callable[[], Any], ended: bool) -> None:
+    def write(self, progress: Callable[[], object], ended: bool) -> None:
         """Store the progress of this loop if it has ended, or if it is time to; without a file nothing."""
         file = self._journal.file
         if file is not None and (ended or file.is_due):

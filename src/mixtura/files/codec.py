@@ -19,17 +19,19 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path, PurePath
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, TypeAlias, TypedDict, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mixtura.files.registry import CHECKS, CLASSES, NAMES, UPGRADES, Structured, stored_fields
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 TENSOR_DTYPES = {*FLOATS, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
@@ -38,11 +40,25 @@ LARGEST_TEXT_ARRAY = 5 * 10**7  # bytes; in arrays of text every entry takes the
 PLAIN = (bool, int, str, type(None))
 
 
-def arguments_of(estimator: Any) -> dict[str, Any]:
+class Coded(TypedDict):
+    """An estimator as JSON."""
+
+    estimator: str
+    arguments: dict[str, Json]
+    fitted: dict[str, Json]
+
+
+class WithArguments(Protocol):
+    """An estimator, as scikit-learn has it."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]: ...
+
+
+def arguments_of(estimator: WithArguments) -> dict[str, Any]:
     return estimator.get_params(deep=False)
 
 
-def fitted_of(estimator: Any) -> dict[str, Any]:
+def fitted_of(estimator: object) -> dict[str, Any]:
     """The fitted attributes, by scikit-learn's convention."""
     return {name: value for name, value in vars(estimator).items() if name.endswith("_") and not name.startswith("_")}
 
@@ -56,11 +72,11 @@ class Encoder:
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
 
-    def encode(self, value: Any, place: str) -> Any:
+    def encode(self, value: object, place: str) -> Json:
         if isinstance(value, np.generic):
             return self._scalar(value, place)
         if type(value) in PLAIN:
-            return value
+            return cast("Json", value)
         if isinstance(value, float):
             return float(value) if math.isfinite(value) else {"float": repr(float(value))}
         if isinstance(value, Tensor):
@@ -78,7 +94,7 @@ class Encoder:
             }
         return self._object(value, place)
 
-    def _object(self, value: Any, place: str) -> Any:
+    def _object(self, value: object, place: str) -> Json:
         if isinstance(value, torch.device):
             return {"device": str(value)}
         if isinstance(value, PurePath):
@@ -89,16 +105,18 @@ class Encoder:
             raise ValueError(refusal(value, place))
         check(value, place)
         if not is_dataclass(value):  # an estimator
-            return self.estimator(value, place)
-        fields = {name: self.encode(getattr(value, name), f"{place}.{name}") for name in stored_fields(type(value))}
+            return self.estimator(cast("WithArguments", value), place)
+        fields: dict[str, Json] = {
+            name: self.encode(getattr(value, name), f"{place}.{name}") for name in stored_fields(type(value))
+        }
         return {"value": NAMES[type(value)], "fields": fields}
 
-    def _structured(self, value: Structured, place: str) -> dict[str, Any]:
+    def _structured(self, value: Structured, place: str) -> dict[str, Json]:
         check(value, place)
-        tensors = {name: self._kept(part, f"{place}.{name}") for name, part in value.tensors().items()}
+        tensors: dict[str, Json] = {name: self._kept(part, f"{place}.{name}") for name, part in value.tensors().items()}
         return {"structure": self.encode(value.structure, f"{place}.structure"), "tensors": tensors}
 
-    def estimator(self, value: Any, place: str = "") -> dict[str, Any]:
+    def estimator(self, value: WithArguments, place: str = "") -> dict[str, Json]:
         before = f"{place}." if place else ""
         known = {"arguments": arguments_of(value), "fitted": fitted_of(value)}
         coded = {
@@ -111,12 +129,12 @@ class Encoder:
         self.tensors[place] = value.detach().cpu()
         return place
 
-    def _tensor(self, value: Tensor, place: str) -> Any:
+    def _tensor(self, value: Tensor, place: str) -> Json:
         if value.dtype not in TENSOR_DTYPES or value.layout is not torch.strided:
             raise ValueError(refusal(value, place))
         return {"tensor": self._kept(value, place)}
 
-    def _array(self, value: np.ndarray, place: str) -> Any:
+    def _array(self, value: np.ndarray, place: str) -> Json:
         kind = {"dtype": value.dtype.str}
         if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8 and not isinstance(value, np.ma.MaskedArray):
             native = np.array(value, dtype=value.dtype.newbyteorder("="))
@@ -127,16 +145,16 @@ class Encoder:
             return {"array": entries, **kind, "shape": list(value.shape)}
         raise ValueError(refusal(value, place))
 
-    def _scalar(self, value: np.generic, place: str) -> Any:
+    def _scalar(self, value: np.generic, place: str) -> Json:
         if value.dtype.kind not in "biufU" or (value.dtype.kind != "U" and value.dtype.itemsize > 8):
             raise ValueError(refusal(value, place))
         return {"scalar": self.encode(value.item(), place), "dtype": value.dtype.str}
 
-    def _list(self, value: list[Any], place: str) -> Any:
+    def _list(self, value: list[object], place: str) -> Json:
         kinds = {type(item) for item in value}
         if len(value) >= LONG and kinds == {float}:
             return {"floats": self._kept(torch.tensor(value, dtype=torch.float64), place)}
-        if len(value) >= LONG and kinds == {int} and all(-(2**63) <= item < 2**63 for item in value):
+        if len(value) >= LONG and kinds == {int} and all(-(2**63) <= item < 2**63 for item in cast("list[int]", value)):
             return {"ints": self._kept(torch.tensor(value, dtype=torch.int64), place)}
         kind = next(iter(kinds)) if len(kinds) == 1 else None
         if len(value) >= LONG and kind in NAMES and is_dataclass(kind) and stored_fields(kind):
@@ -150,7 +168,7 @@ class Encoder:
         return [self.encode(item, f"{place}.{i}") for i, item in enumerate(value)]
 
 
-def refusal(value: Any, place: str) -> str:
+def refusal(value: object, place: str) -> str:
     """The message for a value that a file cannot hold, with the fix."""
     name, what = place.partition(".")[0], f"a {type(value).__name__}"
     advice = f"set it with model.set_params({name}=...) to numbers, text, arrays or an object of mixtura, or register"
@@ -168,7 +186,7 @@ def refusal(value: Any, place: str) -> str:
     return f"{place} is {what}, which a model file cannot hold; {advice}."
 
 
-def check(value: Any, place: str) -> None:
+def check(value: object, place: str) -> None:
     """Check the fields of a registered value."""
     try:
         value.check() if isinstance(value, Structured) else CHECKS.get(type(value), lambda _: None)(value)
@@ -185,7 +203,7 @@ class Decoder:
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors, self.unused = tensors, set(tensors)
 
-    def decode(self, code: Any) -> Any:
+    def decode(self, code: Json) -> Any:
         if isinstance(code, list):
             return [self.decode(item) for item in code]
         if not isinstance(code, dict):
@@ -208,13 +226,13 @@ class Decoder:
             raise ValueError(f"{text!r} is neither NaN nor an infinity")
         return float(text)
 
-    def _list(self, code: Any) -> list[Any]:
+    def _list(self, code: Json) -> list[object]:
         items = self.decode(code)
         if not isinstance(items, list):
             raise ValueError(f"it has a {type(items).__name__} in place of a list")
         return items
 
-    def _numbers(self, name: str, dtype: torch.dtype) -> list[Any]:
+    def _numbers(self, name: str, dtype: torch.dtype) -> list[float]:
         values = self.take(name)
         if values.dtype != dtype or values.ndim != 1:
             raise ValueError(f"its tensor {name!r} is not a list of numbers")
@@ -228,7 +246,7 @@ class Decoder:
             raise ValueError(f"its tensor {name!r} is not an array of {dtype}")
         return values.view(native).astype(kind, copy=False)
 
-    def _entries(self, code: list[Any], dtype: str, shape: list[int]) -> np.ndarray:
+    def _entries(self, code: list[Json], dtype: str, shape: list[int]) -> np.ndarray:
         kind, entries = np.dtype(dtype), self._list(code)
         text = kind.kind == "U" and all(isinstance(item, str) for item in entries)
         if not (text or kind.kind == "O") or kind.itemsize * max(len(entries), 1) > LARGEST_TEXT_ARRAY:
@@ -240,7 +258,7 @@ class Decoder:
             array[i] = item
         return array.reshape(shape)
 
-    def _scalar(self, code: Any, dtype: str) -> Any:
+    def _scalar(self, code: Json, dtype: str) -> np.generic:
         kind, value = np.dtype(dtype), self.decode(code)
         if kind.kind not in "biufU" or (kind.kind == "U") != isinstance(value, str):
             raise ValueError(f"{value!r} is not a number of type {dtype}")
@@ -248,15 +266,15 @@ class Decoder:
             raise ValueError(f"{value!r} is not a number of type {dtype}")
         return kind.type(value)
 
-    def _value(self, name: str, codes: dict[str, Any]) -> Any:
+    def _value(self, name: str, codes: dict[str, Json]) -> object:
         return self._build(name, {key: self.decode(code) for key, code in codes.items()})
 
-    def _each(self, name: str, columns: dict[str, Any]) -> list[Any]:
+    def _each(self, name: str, columns: dict[str, Json]) -> list[object]:
         lists = {key: self._list(code) for key, code in columns.items()}
         rows = zip(*lists.values(), strict=True)
         return [self._build(name, dict(zip(lists, row, strict=True))) for row in rows]
 
-    def _build(self, name: str, values: dict[str, Any]) -> Any:
+    def _build(self, name: str, values: dict[str, object]) -> object:
         """Make a dataclass from its fields; a field that is not in the file gets its default."""
         cls = CLASSES[name]
         hints = field_types(cls)
@@ -267,17 +285,17 @@ class Decoder:
         CHECKS.get(cls, lambda _: None)(value)
         return value
 
-    def _structured(self, structure: Any, tensors: dict[str, str]) -> Any:
+    def _structured(self, structure: Json, tensors: dict[str, str]) -> object:
         value = self.decode(structure).from_tensors({name: self.take(place) for name, place in tensors.items()})
         value.check()
         return value
 
-    def estimator(self, name: str, arguments: dict[str, Any], fitted: dict[str, Any]) -> Any:
+    def estimator(self, name: str, arguments: dict[str, Json], fitted: dict[str, Json]) -> Any:
         cls = CLASSES[name]
         if is_dataclass(cls):
             raise ValueError(f"{name!r} is not an estimator")
         known = {key: self.decode(code) for key, code in arguments.items()}
-        model: Any = cls(**UPGRADES.get(cls, dict)(known))
+        model = cls(**UPGRADES.get(cls, dict)(known))
         for key, code in fitted.items():
             if not key.endswith("_") or key.startswith("_"):
                 raise ValueError(f"{key!r} is not a fitted attribute")
@@ -286,7 +304,7 @@ class Decoder:
         return model
 
 
-READERS: dict[tuple[str, ...], Any] = {
+READERS: dict[tuple[str, ...], Callable[..., object]] = {
     ("float",): Decoder._float,
     ("tuple",): lambda self, code: tuple(self._list(code)),
     ("dict",): lambda self, pairs: {self.decode(key): self.decode(value) for key, value in pairs},
@@ -306,7 +324,7 @@ READERS: dict[tuple[str, ...], Any] = {
 
 
 @cache
-def field_types(cls: type) -> dict[str, Any]:
+def field_types(cls: type) -> dict[str, object]:
     """The types of the fields that a file may set."""
     if not is_dataclass(cls):
         raise ValueError(f"{cls.__name__} has no fields")
@@ -314,7 +332,7 @@ def field_types(cls: type) -> dict[str, Any]:
     return {name: hints[name] for name in stored_fields(cls)}
 
 
-def fits(value: Any, hint: Any) -> bool:
+def fits(value: object, hint: object) -> bool:
     """Whether a value is of an annotated type; the contents of containers are not checked."""
     if hint is Any:
         return True
@@ -324,4 +342,4 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, get_origin(hint) or hint)
+    return isinstance(value, cast("type", get_origin(hint) or hint))

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from mixtura.files.codec import Decoder, Encoder, fitted_of
+from mixtura.files.codec import Coded, Decoder, Encoder, Json, WithArguments, fitted_of
 from mixtura.files.registry import CHECKS, NAMES
 
 BINARY = os.O_BINARY if sys.platform == "win32" else 0  # otherwise files are opened in text mode
@@ -55,7 +55,7 @@ MOST_TENSORS = 100_000
 DEEPEST_HEADER = 100  # nested brackets
 
 
-def write_tensors(path: Any, tensors: dict[str, Tensor], name: str, header: dict[str, Any]) -> None:
+def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], name: str, header: dict[str, Json]) -> None:
     """Replace the file at `path`, or the target of a link there, atomically.
 
     The content is first written to a temporary file in the same folder and flushed to disk. If the process is
@@ -94,7 +94,7 @@ def write_tensors(path: Any, tensors: dict[str, Tensor], name: str, header: dict
         file.write(to_bytes(plain, {name: text}))
 
 
-def read_tensors(path: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
+def read_tensors(path: str | os.PathLike[str], name: str) -> tuple[Any, dict[str, Tensor]]:
     """Read the header and the tensors of a file written by `write_tensors`, on the CPU.
 
     Sizes are compared with the size of the file before memory is allocated.
@@ -117,14 +117,14 @@ def read_tensors(path: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
         raise ValueError(str(error)) from error
 
 
-def _check_length(path: Any) -> None:
+def _check_length(path: str | os.PathLike[str]) -> None:
     with Path(path).open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
     if not 0 < size <= min(LARGEST_HEADER * 2, Path(path).stat().st_size - 8):  # escapes may double the text
         raise ValueError(f"its header cannot have {size} bytes")
 
 
-def _parsed(text: str | None) -> Any:
+def _parsed(text: str | None) -> Json:
     if text is None:
         raise ValueError("it has no header of mixtura")
     _check_text(text)
@@ -145,7 +145,7 @@ def _check_text(text: str) -> None:
         )
 
 
-def _check_depth(value: Any) -> None:
+def _check_depth(value: object) -> None:
     level, depth = [[value]], 0
     while level:
         depth += 1
@@ -160,15 +160,15 @@ FORMAT = "mixtura model"
 FORMAT_VERSION = 3  # see docs/model_files.md for compatibility
 
 
-def save(estimator: Any, path: Any) -> None:
+def save(estimator: WithArguments, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator; see `Estimator.save`."""
     model, tensors = _coded(estimator)
-    header = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": model}
+    header: dict[str, Json] = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": model}
     header["checksum"] = _checksum(header, tensors)
     write_tensors(path, tensors, METADATA, header)
 
 
-def _coded(estimator: Any) -> tuple[Any, dict[str, Tensor]]:
+def _coded(estimator: WithArguments) -> tuple[dict[str, Json], dict[str, Tensor]]:
     """A fitted estimator as JSON and tensors."""
     if type(estimator) not in NAMES:
         raise ValueError(
@@ -180,7 +180,7 @@ def _coded(estimator: Any) -> tuple[Any, dict[str, Tensor]]:
     return encoder.estimator(estimator), {name: part.contiguous() for name, part in encoder.tensors.items()}
 
 
-def as_arrays(estimator: Any) -> dict[str, Any]:
+def as_arrays(estimator: WithArguments) -> dict[str, object]:
     """A fitted estimator as text and arrays, for programs that store nothing else, such as skops."""
     model, tensors = _coded(estimator)
     return {METADATA: json.dumps(model), "arrays": {name: part.cpu().numpy() for name, part in tensors.items()}}
@@ -191,7 +191,7 @@ def from_arrays(state: dict[str, Any]) -> Any:
     return _rebuild(json.loads(state[METADATA]), {name: torch.tensor(part) for name, part in state["arrays"].items()})
 
 
-def load(path: Any) -> Any:
+def load(path: str | os.PathLike[str]) -> Any:
     """Load a model saved with `save`.
 
     Parameters
@@ -237,7 +237,7 @@ def load(path: Any) -> Any:
         raise ValueError(f"The model file {str(path)!r} is damaged ({error!r}). Save the model again.") from error
 
 
-def _rebuild(code: Any, tensors: dict[str, Tensor]) -> Any:
+def _rebuild(code: Coded, tensors: dict[str, Tensor]) -> object:
     decoder = Decoder(tensors)
     model = decoder.estimator(code["estimator"], code["arguments"], code["fitted"])
     if not fitted_of(model):
@@ -247,7 +247,7 @@ def _rebuild(code: Any, tensors: dict[str, Tensor]) -> Any:
     return model
 
 
-def _checksum(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+def _checksum(header: dict[str, Json], tensors: dict[str, Tensor]) -> str:
     """A digest of the whole file, against accidental damage; forged files cannot run code in any case."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(tensors):

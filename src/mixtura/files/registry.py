@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,14 +15,14 @@ Class = TypeVar("Class", bound=type)
 # Names are part of the file format: they do not change when a class is renamed or moved.
 CLASSES: dict[str, type] = {}
 NAMES: dict[type, str] = {}
-CHECKS: dict[type, Callable[[Any], None]] = {}
-UPGRADES: dict[type, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+CHECKS: dict[type, Callable[..., None]] = {}
+UPGRADES: dict[type, Callable[[dict[str, object]], dict[str, object]]] = {}
 
 
 def storable(
     name: str,
-    check: Callable[[Any], None] | None = None,
-    upgrade: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    check: Callable[..., None] | None = None,
+    upgrade: Callable[[dict[str, object]], dict[str, object]] | None = None,
 ) -> Callable[[Class], Class]:
     """Register a class for model files: a frozen dataclass, or an estimator.
 
@@ -61,12 +61,18 @@ def storable(
     return register
 
 
+class FromTensors(Protocol):
+    """A storable value that makes another one of tensors."""
+
+    def from_tensors(self, tensors: dict[str, Tensor]) -> Structured: ...
+
+
 class Structured(ABC):
     """A value that is stored as a structure, which is storable, and tensors."""
 
     @property
     @abstractmethod
-    def structure(self) -> Any:
+    def structure(self) -> FromTensors:
         """A storable value whose `from_tensors` restores this one."""
 
     @abstractmethod
@@ -78,7 +84,7 @@ class Structured(ABC):
         """Raise a ValueError if the tensors are inconsistent; called before saving and after loading."""
 
 
-def as_loaded(value: Any) -> Any:
+def as_loaded(value: object) -> Any:
     """Return the value as loaded from a file: contiguous tensors, without caches.
 
     The same numbers in another memory layout, or a factor computed in another way, may round differently.
@@ -96,7 +102,7 @@ def as_loaded(value: Any) -> Any:
     return type(value)(**{name: as_loaded(getattr(value, name)) for name in stored_fields(type(value))})
 
 
-def on_device(value: Any, device: torch.device) -> Any:
+def on_device(value: object, device: torch.device) -> Any:
     """Return a copy of a storable value with all of its tensors on a device."""
     if isinstance(value, Tensor):
         return value.to(device)
@@ -111,7 +117,7 @@ def on_device(value: Any, device: torch.device) -> Any:
     return type(value)(**{name: on_device(getattr(value, name), device) for name in stored_fields(type(value))})
 
 
-def device_of(value: Any) -> torch.device:
+def device_of(value: object) -> torch.device:
     """The device of the first tensor of a storable value; the CPU if there is none."""
     pending = [value]
     while pending:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 MAX_ITERATIONS = 10_000
@@ -36,7 +34,7 @@ def estimate_prior(posteriors: np.ndarray, prior: np.ndarray) -> np.ndarray:
     return current
 
 
-def check_costs(costs: Any, n_classes: int) -> np.ndarray:
+def check_costs(costs: object, n_classes: int) -> np.ndarray:
     """Check a matrix of costs: costs[i, j] is the cost of predicting class j if class i is true."""
     matrix = np.asarray(costs, dtype=float)
     if matrix.shape != (n_classes, n_classes) or not np.isfinite(matrix).all():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,8 +36,8 @@ class Warp:
     tensor([[2., 5.]])
     """
 
-    locations: Any
-    scales: Any
+    locations: Tensor
+    scales: Tensor
 
     def __post_init__(self) -> None:
         checked = checks.warp_parameters(self.locations, self.scales)
@@ -156,7 +155,7 @@ class Recoding:
     """
 
     n_numeric: int
-    tables: tuple[Any, ...]
+    tables: tuple[Tensor, ...]
     learned: tuple[bool, ...]
     warp: Warp | None = None
 
@@ -261,7 +260,7 @@ class RowTransform:
     """
 
     name: str
-    weights: Any
+    weights: Tensor
 
     def check(self) -> None:
         """Raise a ValueError unless the parts are consistent."""

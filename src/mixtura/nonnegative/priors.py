@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class Normal:
     Normal(centre='start', strength=0.3)
     """
 
-    centre: Any = "zero"
+    centre: str | Tensor = "zero"
     strength: float = 1.0
 
     def __post_init__(self) -> None:
@@ -55,13 +55,18 @@ class Normal:
         centre = start.coefficients if self.centre == "start" else torch.zeros_like(start.coefficients[:1, :1])
         return Normal(centre, max(self.strength * rows.mean_square, 1e-300))
 
+    @property
+    def _centre(self) -> Tensor:
+        assert isinstance(self.centre, Tensor)
+        return self.centre
+
     def value(self, coefficients: Tensor) -> float:
         """The log density up to a constant, of coefficients (J, D)."""
-        return -0.5 * self.strength * float((coefficients - self.centre).square().sum())
+        return -0.5 * self.strength * float((coefficients - self._centre).square().sum())
 
     def gradient(self, coefficients: Tensor) -> Tensor:
         """The derivative of `value`, (J, D)."""
-        return self.strength * (self.centre - coefficients)
+        return self.strength * (self._centre - coefficients)
 
 
 @storable("pseudo_counts")
@@ -117,6 +122,9 @@ class PseudoCounts:
 # The penalty is linear for shares far below the corner, and a Dirichlet log density far above it.
 CORNER = 0.01
 N_NEWTON = 60  # Newton steps towards the root of a convex function; about five suffice
+
+
+CoefficientPrior: TypeAlias = Normal | PseudoCounts
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from mixtura.nonnegative.mixture import (
     posterior,
     sides,
 )
-from mixtura.nonnegative.priors import Normal, PseudoCounts, SparseShares
+from mixtura.nonnegative.priors import CoefficientPrior, Normal, PseudoCounts, SparseShares
 from mixtura.roles import Info
 
 # Log ratios are clipped here. A shorter step still increases the bound, and numbers stay finite.
@@ -49,11 +49,13 @@ class UpdateState:
     pairs: tuple[tuple[Tensor, Tensor], ...] = ()  # steps and changes of the gradient
 
 
-class _Updates:
+class Updates:
     """States and costs of both solvers."""
 
     penalty: SparseShares
-    prior: Any
+    first_removal: int
+    prior: CoefficientPrior | None
+    name: str
 
     def cost(self, mixture: LogLinearMixture) -> float:
         """The penalty of a mixture, and minus its log prior."""
@@ -63,12 +65,15 @@ class _Updates:
     def init(self, problem: LabeledRows, start: LogLinearMixture) -> UpdateState:
         return UpdateState(start)
 
+    def step(self, problem: LabeledRows, state: UpdateState) -> tuple[UpdateState, Info]:
+        raise NotImplementedError
+
     def result(self, state: UpdateState) -> LogLinearMixture:
         return state.mixture
 
 
 @dataclass(frozen=True)
-class Multiplicative(_Updates):
+class Multiplicative(Updates):
     """Maximises the conditional likelihood minus a penalty by monotone alternating updates.
 
         W_cj <- W_cj * sum_n r+_ncj / sum_n r-_ncj,   theta_ju <- theta_ju + s log(sum_n r+_nj x_nu / sum_n r-_nj x_nu)
@@ -87,7 +92,7 @@ class Multiplicative(_Updates):
 
     penalty: SparseShares = field(default_factory=lambda: SparseShares(0.0))
     first_removal: int = FIRST_REMOVAL
-    prior: Any = None
+    prior: CoefficientPrior | None = None
     name = "multiplicative"
 
     def step(self, problem: LabeledRows, state: UpdateState) -> tuple[UpdateState, Info]:
@@ -101,7 +106,7 @@ class Multiplicative(_Updates):
                 # Also update the remaining weights: a removal alone may look like convergence to the loop.
                 return after_removal(self, state, smaller, rows, value / rows.weight)
         after = self.with_weights(before, counts)
-        after = with_coefficients(after, rows, self.prior)
+        after = with_coefficients(after, rows, cast("PseudoCounts | None", self.prior))
         return replace(state, mixture=after, iteration=state.iteration + 1), Info(value / rows.weight)
 
     def with_weights(self, mixture: LogLinearMixture, counts: Counts) -> LogLinearMixture:
@@ -140,21 +145,21 @@ def with_coefficients(
     return replace(mixture, coefficients=mixture.coefficients + ratios / max(largest_sum, SMALLEST_COUNT))
 
 
-def removal_is_due(solver: Any, iteration: int) -> bool:
+def removal_is_due(solver: Updates, iteration: int) -> bool:
     """Whether weights are to be removed at this iteration."""
     late = iteration >= solver.first_removal and (iteration - solver.first_removal) % REMOVAL_INTERVAL == 0
     return late and solver.penalty.strength > 0
 
 
 def after_removal(
-    solver: Any, before: UpdateState, smaller: LogLinearMixture, rows: LabeledRows, value: float
+    solver: Updates, before: UpdateState, smaller: LogLinearMixture, rows: LabeledRows, value: float
 ) -> tuple[UpdateState, Info]:
     """Take the step after a removal, with the value of the mixture before it."""
     after, _ = solver.step(rows, UpdateState(smaller, before.iteration + 1))
     return replace(after, iteration=before.iteration + 1), Info(value)
 
 
-def finish(solver: Any, mixture: LogLinearMixture, n_steps: int, rows: LabeledRows) -> LogLinearMixture:
+def finish(solver: Updates, mixture: LogLinearMixture, n_steps: int, rows: LabeledRows) -> LogLinearMixture:
     """Return the final mixture; a fit that ended before the first removal removes weights now."""
     if solver.penalty.strength == 0 or n_steps > solver.first_removal:
         return mixture
@@ -162,7 +167,9 @@ def finish(solver: Any, mixture: LogLinearMixture, n_steps: int, rows: LabeledRo
     return without_idle_weights(mixture, rows, solver, value)
 
 
-def without_idle_weights(mixture: LogLinearMixture, rows: LabeledRows, solver: Any, value: float) -> LogLinearMixture:
+def without_idle_weights(
+    mixture: LogLinearMixture, rows: LabeledRows, solver: Updates, value: float
+) -> LogLinearMixture:
     """Remove the weights whose penalty exceeds their likelihood; never lowers the objective (weight-removal).
 
     The bound holds for one weight at a time. All candidates are tried together, then half of them, and so on.
@@ -185,7 +192,7 @@ def without_idle_weights(mixture: LogLinearMixture, rows: LabeledRows, solver: A
 
 
 @dataclass(frozen=True)
-class Accelerated(_Updates):
+class Accelerated(Updates):
     """Maximises the same objective by L-BFGS on log weights and coefficients, with monotone steps.
 
     The first 10 steps are multiplicative, which leads to a better maximum. On USPS codes (48 shared bases) 14 further
@@ -206,7 +213,7 @@ class Accelerated(_Updates):
 
     penalty: SparseShares = field(default_factory=lambda: SparseShares(0.0))
     first_removal: int = FIRST_FAST_REMOVAL
-    prior: Any = None
+    prior: CoefficientPrior | None = None
     n_plain: int = N_PLAIN
     name = "accelerated"
 

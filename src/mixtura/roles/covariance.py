@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from mixtura import checks
 from mixtura.files.registry import Structured
 from mixtura.numerics import linalg
 from mixtura.numerics.cached_property import cached_property
-from mixtura.numerics.conditioning import DenseGaussians
+from mixtura.numerics.conditioning import DenseGaussians, PatternBlock
 from mixtura.values.features import QUADRATICS, Coefficients
 from mixtura.values.moments import DenseForm, Form, Moments, PseudoMoments, image
 
@@ -34,7 +34,7 @@ class Conditioned:
     squared_distances: Tensor  # (K, n), of the observed values
     log_determinants: Tensor  # (K, n), of the observed blocks
     deviations: Tensor  # (K, n, D)
-    state: Any  # input of conditional_moments
+    state: object  # input of conditional_moments
 
 
 @dataclass(frozen=True)
@@ -403,7 +403,8 @@ class Covariance(Structured):
 
     def conditional_moments(self, conditioned: Conditioned, weights: Tensor) -> tuple[Tensor, ...]:
         """sum_n weights Cov[x | observed values] in the form of the structure; weights (K, n)."""
-        return self.form.matrix(self._gaussians.conditional_covariances(conditioned.state, weights))
+        blocks = cast("list[PatternBlock]", conditioned.state)
+        return self.form.matrix(self._gaussians.conditional_covariances(blocks, weights))
 
     @property
     def has_marginals(self) -> bool:

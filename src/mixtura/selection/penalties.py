@@ -531,7 +531,8 @@ class PenaltySearch:
             if fold.n_held_out >= SMALLEST_HELD_OUT:
                 result = fit_until_best(fold, choice.setting, fold.start, task.limits)
                 weight = fold.score(result.mixture)[1]
-                return replace(result, scores=tuple((number, score / weight) for number, score in result.scores))
+                scores = tuple((number, cast("float", score) / weight) for number, score in result.scores)
+                return replace(result, scores=scores)
         return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -26,8 +26,8 @@ from mixtura.nonnegative.mixture import (
     smoothed_likelihood,
 )
 from mixtura.nonnegative.multinomial import fit_multinomials
-from mixtura.nonnegative.priors import Normal, SparseShares
-from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, finish
+from mixtura.nonnegative.priors import CoefficientPrior, Normal, SparseShares
+from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, Updates, finish
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, SearchTable, Trial
 from mixtura.selection.splits import Grouped, Split, draw_rows, hold_outs, plain_cv, regroup
@@ -194,13 +194,13 @@ LEAST_HELD_OUT = 5
 class TextSettings:
     """Arguments of the estimator that fix a setting, or leave it to the search ("auto")."""
 
-    rows: Any
-    n_components: Any
-    prior: Any
-    temperature: Any
-    sparsity: Any
+    rows: str | None
+    n_components: int | str
+    prior: str | CoefficientPrior | None
+    temperature: float | str
+    sparsity: float | str
     shared: bool
-    cv: Any
+    cv: object
     max_iter: int
     tol: float
     time_budget: float | None = None
@@ -226,15 +226,21 @@ class TextCandidate:
 
     rows: str | None
     n_components: int
-    prior: Any
+    prior: CoefficientPrior | None
     pseudo_count: float | None = None  # of the multinomial start
     start_temperature: float = 1.0  # that of the start itself, as a model
 
     @property
-    def what(self) -> dict[str, Any]:
+    def what(self) -> dict[str, object]:
         """The settings, as a table shows them."""
-        settings = {"rows": self.rows, "n_components": self.n_components, "prior": self.prior}
+        settings: dict[str, object] = {"rows": self.rows, "n_components": self.n_components, "prior": self.prior}
         return settings | ({} if self.pseudo_count is None else {"pseudo_count": self.pseudo_count})
+
+    @property
+    def strength(self) -> float:
+        """That of its normal prior."""
+        assert isinstance(self.prior, Normal)
+        return self.prior.strength
 
     @property
     def from_start(self) -> bool:
@@ -320,7 +326,8 @@ class TextSearch:
         """The settings without held-out samples."""
         settings, first = self.settings, self._rows_to_try()[0]
         count = self._components_to_try()[0]
-        prior = Normal("zero", PLAIN_STRENGTH) if is_auto(settings.prior) else settings.prior
+        given = cast("CoefficientPrior | None", settings.prior)
+        prior = Normal("zero", PLAIN_STRENGTH) if is_auto(settings.prior) else given
         pseudo = PSEUDO_COUNTS[-1] if TextCandidate(first, count, prior).from_start else None
         return TextCandidate(first, count, prior, pseudo)
 
@@ -331,7 +338,7 @@ class TextSearch:
 
     def _components_to_try(self) -> tuple[int, ...]:
         if not is_auto(self.settings.n_components):
-            return (self.settings.n_components,)
+            return (cast("int", self.settings.n_components),)
         return tuple(self.samples.n_classes * count if self.settings.shared else count for count in COMPONENTS)
 
     def _try_all(self) -> None:
@@ -340,7 +347,7 @@ class TextSearch:
             self._try(name, first)
         for count in others:
             best = self.search.best.fit.candidate
-            most = best.prior.strength if is_auto(self.settings.prior) else math.inf
+            most = best.strength if is_auto(self.settings.prior) else math.inf
             self._try(best.rows, count, [value for value in STRENGTHS if value <= most])
 
     def _try(self, name: str | None, count: int, strengths: Sequence[float] = STRENGTHS) -> None:
@@ -351,9 +358,9 @@ class TextSearch:
         """
         prior = self.settings.prior
         if not is_auto(prior):
-            candidate = TextCandidate(name, count, prior)
+            candidate = TextCandidate(name, count, cast("CoefficientPrior | None", prior))
             if candidate.from_start:
-                self._try_from_start(name, count, [prior.strength])
+                self._try_from_start(name, count, [candidate.strength])
             else:
                 self._try_candidate(candidate, None)
             return
@@ -362,7 +369,7 @@ class TextSearch:
         else:
             self._follow(TextCandidate(name, count, None), "zero", strengths)
 
-    def _try_from_start(self, name: str | None, count: int, strengths: Any) -> None:
+    def _try_from_start(self, name: str | None, count: int, strengths: Sequence[float]) -> None:
         """The multinomial start as a model, then as the centre of the prior."""
         starts = [
             self._try_candidate(TextCandidate(name, count, Normal("start", math.inf), pseudo), None)
@@ -373,7 +380,7 @@ class TextSearch:
         strengths = [value for value in strengths if math.isfinite(value)]
         self._follow(tempered, "start", strengths)
 
-    def _follow(self, candidate: TextCandidate, centre: str, strengths: Any) -> None:
+    def _follow(self, candidate: TextCandidate, centre: str, strengths: Sequence[float]) -> None:
         """Try weaker and weaker priors, until the loss rises."""
         last: Trial[TextFit] | None = None
         for strength in strengths:
@@ -434,7 +441,7 @@ class TextSearch:
         if start is None or candidate.from_start:
             first = self._start(candidate, rows, view, unlabeled)
         assert first is not None
-        if candidate.from_start and not math.isfinite(prior.strength):
+        if candidate.from_start and not math.isfinite(candidate.strength):
             return FitResult(first, Outcome.CONVERGED, ())
         bound = None if prior is None else prior.bound(rows, first)
         if start is not None and start.class_of.equal(first.class_of):  # all rows may allow more components
@@ -465,18 +472,20 @@ class TextSearch:
         return replace(start, coefficients=shrunk * start.coefficients, log_weights=shrunk * start.log_weights)
 
 
-def some_of(samples: TextSamples, cv: Any, generator: torch.Generator) -> tuple[TextSamples, Any]:
+def some_of(samples: TextSamples, cv: object, generator: torch.Generator) -> tuple[TextSamples, object]:
     """At most SELECTION_SAMPLES samples, drawn at random, unless the splits name samples; and their splits."""
     n_rows = len(samples.weights)
     if n_rows <= SELECTION_SAMPLES or not isinstance(plain_cv(cv), int):
         return samples, cv
-    grouped = isinstance(cv, Grouped)
-    chosen = cv.whole(SELECTION_SAMPLES, generator) if grouped else draw_rows(n_rows, SELECTION_SAMPLES, generator)
+    if isinstance(cv, Grouped):
+        chosen = cv.whole(SELECTION_SAMPLES, generator)
+    else:
+        chosen = draw_rows(n_rows, SELECTION_SAMPLES, generator)
     few = samples.part(chosen.to(samples.weights.device))
     few = replace(few, facts=row_facts(samples.features, samples.weights))
     if not bool((few.class_totals(few.weights) > 0).all()):
         return samples, cv
-    return few, cv.of(chosen) if grouped else cv
+    return few, cv.of(chosen) if isinstance(cv, Grouped) else cv
 
 
 def class_weights(rows: LabeledRows, n_classes: int) -> Tensor:
@@ -556,7 +565,7 @@ class UpdateSearch:
 
     def _draw_starts(self, log_prior: Tensor) -> list[LogLinearMixture]:
         settings, has_units = self.settings, self.view.units is not None and is_dense(self.view.samples.features)
-        count = PLAIN_COMPONENTS if is_auto(settings.n_components) else settings.n_components
+        count = PLAIN_COMPONENTS if is_auto(settings.n_components) else cast("int", settings.n_components)
         return [
             random_start(count, settings.shared, self.every, log_prior, self.generator, has_units)
             for _ in range(settings.n_init)
@@ -579,18 +588,19 @@ class UpdateSearch:
             judge = EarlyStopping(score, interval=SCORING_INTERVAL)
         solver, limits = self._solver(sparsity, self.kept, start), (self.settings.max_iter, self.settings.tol)
         result = run(solver, self.kept, start, *limits, held_out=judge)
-        best = max((score for _, score in result.scores), default=result.objective)
+        best = max((cast("float", score) for _, score in result.scores), default=result.objective)
         return Trial({"sparsity": sparsity, "start": number}, -best, math.nan, result)
 
-    def _fit_all_rows(self, solver: Any, start: LogLinearMixture, before: FitResult) -> FitResult:
+    def _fit_all_rows(self, solver: Updates, start: LogLinearMixture, before: FitResult) -> FitResult:
         """Refit all rows with the number of iterations that was best for the held-out rows."""
         again = run(solver, self.every, start, before.best_iteration, 0.0)
         if again.outcome is Outcome.INTERRUPTED:  # the fit without those rows is complete
             return replace(before, outcome=Outcome.INTERRUPTED)
         return replace(again, outcome=before.outcome, scores=before.scores)
 
-    def _solver(self, sparsity: float, rows: LabeledRows, start: LogLinearMixture) -> Any:
+    def _solver(self, sparsity: float, rows: LabeledRows, start: LogLinearMixture) -> Updates:
         """The solver with a penalty, and with the prior in the units of the rows."""
-        solver: Any = NONNEGATIVE_SOLVERS[self.settings.solver](SparseShares(sparsity))
-        prior = None if is_auto(self.settings.prior) else self.settings.prior
-        return solver if prior is None else replace(solver, prior=prior.bound(rows, start))
+        solver = NONNEGATIVE_SOLVERS[self.settings.solver](SparseShares(sparsity))
+        given = cast("CoefficientPrior | None", self.settings.prior)
+        prior = None if is_auto(given) else given
+        return solver if prior is None else replace(cast("Accelerated", solver), prior=prior.bound(rows, start))

@@ -157,7 +157,8 @@ class TradeoffSearch:
         def evaluate(tradeoff: float) -> Trial[FitResult]:
             result = self.train(task, first.mixture, tradeoff, EarlyStopping(score, patience=PATIENCE))
             best = result.best_iteration
-            return _trial(tradeoff, result, best, dict(result.scores).get(best))
+            own = cast("tuple[float, ...] | None", dict(result.scores).get(best))
+            return _trial(tradeoff, result, best, own)
 
         for tradeoff in PATH if self.selects_tradeoff else (self.objective.tradeoff,):
             trial = search.try_one(partial(evaluate, tradeoff))

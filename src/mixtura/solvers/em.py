@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -229,7 +229,7 @@ def mixture_of_moments(moments: Moments, structure: Structure, problem: Problem)
     n_classes, log_weights = len(moments.counts), moments.counts.log() - moments.counts.sum().log()
     class_of = torch.arange(n_classes, device=log_weights.device)
 
-    def updated(part: slice) -> tuple[Tensor, Any]:
+    def updated(part: slice) -> tuple[Tensor, Covariance]:
         own, own_classes = moments.select(part), class_of[part] - part.start
         variances = torch.ones_like(own.firsts)
         start = structure.start(variances, variances[:0], own_classes[:0], own_classes)
@@ -243,7 +243,8 @@ def mixture_of_moments(moments: Moments, structure: Structure, problem: Problem)
     repaired, step = torch.zeros_like(class_of, dtype=torch.bool), -(-n_classes // PARTS)
     for first in range(0, n_classes, step):
         part = slice(first, first + step)
-        means[part], own = updated(part)
+        means[part], covariance = updated(part)
+        own = cast("FullCovariance", covariance)
         matrices[part], factors[part], repaired[part] = own.matrices, own.factors, own.repaired
     return Mixture(log_weights, means, FullCovariance.factorised(matrices, factors, repaired), class_of)
 

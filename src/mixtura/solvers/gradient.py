@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -83,7 +83,7 @@ class GradientState:
 
     start: Mixture
     epoch: int
-    copies: dict[str, Any]
+    copies: dict[str, object]
     _training: Training | None = None
 
 
@@ -111,7 +111,7 @@ class Gradient:
         Smallest diagonal of a low-rank covariance, or precision, in these units; None is 1e-6.
     """
 
-    optimiser: Any = "auto"
+    optimiser: str | Callable[..., object] = "auto"
     learning_rate: float = 1e-3
     decay_epochs: int | None = None
     averaging: float = 1.0
@@ -126,24 +126,24 @@ class Gradient:
 
     def init(self, problem: Problem, start: Mixture) -> GradientState:
         training = Training(self, problem, start)
-        return GradientState(start, 0, training.copies(), training)
+        return GradientState(start, 0, dict(training.copies()), training)
 
     def step(self, problem: Problem, state: GradientState) -> tuple[GradientState, Info]:
         """Run one epoch; the value is the mean objective per unit of weight during the epoch."""
         training = state._training or Training(self, problem, state.start)  # a state from a file has none
         if training.epoch != state.epoch:  # after an interrupted epoch, or for another state of the same training
-            training.load(state.copies, state.epoch)
+            training.load(cast("Copies", state.copies), state.epoch)
         training.epoch = -1  # until the epoch is complete
         with _divergence(state.epoch + 1):
             value = training.run_epoch(state.epoch)
         if not math.isfinite(value):
             raise _diverged(state.epoch + 1, f"the objective is {value}")
-        return GradientState(state.start, state.epoch + 1, training.copies(), training), Info(value)
+        return GradientState(state.start, state.epoch + 1, dict(training.copies()), training), Info(value)
 
     def result(self, state: GradientState) -> Mixture:
         assert state._training is not None
         with _divergence(state.epoch):
-            return state._training.mixture_of(state.copies)
+            return state._training.mixture_of(cast("Copies", state.copies))
 
 
 def _diverged(epoch: int, how: str) -> NumericalError:
@@ -164,7 +164,13 @@ def _divergence(epoch: int) -> Iterator[None]:
 
 
 # By names: leaves, averages, the state of the random generator, and the state of the optimiser.
-Copies = dict[str, Any]
+class Copies(TypedDict):
+    """Copies of everything that changes in a training object."""
+
+    leaves: dict[str, Tensor]
+    averages: dict[str, Tensor]
+    order: Tensor  # state of the random generator
+    optimiser: dict[int, dict[str, Tensor]]
 
 
 class Training:
@@ -205,7 +211,7 @@ class Training:
         leaves, rate = list(self.free.leaves.values()), self.solver.learning_rate
         if self.lbfgs:
             return LBFGS(leaves, max_iter=LBFGS_STEPS, history_size=20, line_search_fn="strong_wolfe")
-        make: Any = self.solver.optimiser
+        make = self.solver.optimiser
         if callable(make):
             import_compiler()
             return cast(torch.optim.Optimizer, make(leaves))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Generic, TypeAlias, TypeVar, cast
 
 from mixtura.checks import SourceError
 from mixtura.files.checkpoints import next_loop
@@ -17,6 +17,9 @@ from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
 from mixtura.roles import MemberSolver, Solver
 from mixtura.solvers.problem import Problem
+
+Model = TypeVar("Model")
+Score: TypeAlias = float | tuple[float, ...]
 
 
 class Outcome(Enum):
@@ -65,7 +68,7 @@ class EarlyStopping:
         Number of scores without improvement after which training stops.
     """
 
-    score: Callable[[Any], Any]
+    score: Callable[..., Score]
     interval: int = 1
     patience: int = 20
 
@@ -91,17 +94,17 @@ class Progress:
         Name of the outcome; "LIMIT" if the run continues.
     """
 
-    state: Any
-    model: Any
+    state: object
+    model: object
     history: tuple[Record, ...] = ()
     repairs: tuple[str, ...] = ()
-    best: Any = None
-    scores: tuple[tuple[int, Any], ...] = ()
+    best: object = None
+    scores: tuple[tuple[int, Score], ...] = ()
     outcome: str = "LIMIT"
 
 
 @dataclass(frozen=True)
-class FitResult:
+class FitResult(Generic[Model]):
     """Result of a fit.
 
     Parameters
@@ -122,12 +125,12 @@ class FitResult:
         The exception that interrupted the fit; the caller raises it once the model is stored.
     """
 
-    mixture: Any
+    mixture: Model
     outcome: Outcome
     history: tuple[Record, ...]
     repairs: tuple[str, ...] = ()
-    state: Any = None
-    scores: tuple[tuple[int, Any], ...] = ()
+    state: object = None
+    scores: tuple[tuple[int, Score], ...] = ()
     cause: BaseException | None = None
 
     @property
@@ -141,7 +144,7 @@ class FitResult:
         return best_score(self.scores)[0] if self.scores else len(self.history)
 
 
-def best_score(scores: tuple[tuple[int, Any], ...]) -> tuple[int, Any]:
+def best_score(scores: tuple[tuple[int, Score], ...]) -> tuple[int, Score]:
     """Return the best score and its iteration (the first one of equal scores)."""
     return max(scores, key=lambda pair: pair[1])
 
@@ -175,7 +178,7 @@ class _RunRecords:
             self.previous = self.history[-1].objective
             self.start -= self.history[-1].seconds
 
-    def result(self, mixture: Any, outcome: Outcome) -> FitResult:
+    def result(self, mixture: Model, outcome: Outcome) -> FitResult[Model]:
         return FitResult(mixture, outcome, tuple(self.history), tuple(self.repairs))
 
 
@@ -184,13 +187,13 @@ class _Scores:
     """The held-out scores, and the model with the best one."""
 
     held_out: EarlyStopping
-    best: Any = None
-    scores: tuple[tuple[int, Any], ...] = ()
+    best: object = None
+    scores: tuple[tuple[int, Score], ...] = ()
 
-    def see(self, iteration: int, mixture: Any) -> bool:
+    def see(self, iteration: int, mixture: object) -> bool:
         """Score a model; return whether to stop."""
         score = self.held_out.score(mixture)
-        if not self.scores or score > best_score(self.scores)[1]:
+        if not self.scores or cast("float", score) > cast("float", best_score(self.scores)[1]):
             self.best = mixture
         self.scores = (*self.scores, (iteration, score))
         return self.patience_is_over
@@ -203,14 +206,14 @@ class _Scores:
 
 def run(
     solver: Solver,
-    problem: Any,
-    start: Any,
+    problem: object,
+    start: Model,
     max_iter: int,
     tol: float,
     watch: Callable[[Record], None] | None = None,
     previous: float = -float("inf"),
     held_out: EarlyStopping | None = None,
-) -> FitResult:
+) -> FitResult[Model]:
     """Iterate until the objective per sample changes by less than tol, or max_iter steps are done.
 
     With held-out samples the model with the best score is returned. Ctrl-C, or a failure to read the samples, ends the
@@ -279,14 +282,14 @@ def run(
 
 def _iterate(
     solver: Solver,
-    problem: Any,
-    state: Any,
+    problem: object,
+    state: object,
     records: _RunRecords,
     judge: _Scores | None,
     max_iter: int,
     tol: float,
-    start: Any,
-) -> tuple[Any, Outcome]:
+    start: object,
+) -> tuple[object, Outcome]:
     """Take one step; return the new state, and LIMIT if the loop continues."""
     state, info = solver.step(problem, state)
     assert not isinstance(info.value, tuple)
@@ -302,14 +305,16 @@ def _iterate(
     return state, outcome
 
 
-def _result(solver: Solver, state: Any, start: Any) -> Any:
+def _result(solver: Solver, state: object, start: Model) -> Model:
     """The model of a state, on the device of the initial one: a solver may have moved it to the host."""
-    model = solver.result(state)
-    return model.to(start.means.device) if isinstance(model, Mixture) and isinstance(start, Mixture) else model
+    model: Model = solver.result(state)
+    if isinstance(model, Mixture) and isinstance(start, Mixture):
+        return cast("Model", model.to(start.means.device))
+    return model
 
 
 def _progress(
-    solver: Solver, state: Any, start: Any, records: _RunRecords, judge: _Scores | None, outcome: Outcome
+    solver: Solver, state: object, start: object, records: _RunRecords, judge: _Scores | None, outcome: Outcome
 ) -> Progress:
     best, scores = (None, ()) if judge is None else (judge.best, judge.scores)
     model = _result(solver, state, start)
@@ -318,19 +323,19 @@ def _progress(
 
 def run_members(
     solver: MemberSolver,
-    problem: Any,
-    begin: Callable[[Mapping[int, Any]], Any],
-    models: Mapping[int, Any],
+    problem: object,
+    begin: Callable[[Mapping[int, Model]], object],
+    models: Mapping[int, Model],
     max_iter: int,
     tol: float,
-) -> list[FitResult]:
+) -> list[FitResult[Model]]:
     """Train several models together; the results equal those of separate calls of `run`, up to rounding.
 
     `begin` returns the state of some of the members from their models. Converged members are not updated any more, so
     later steps are cheaper.
     """
     all_records = [_RunRecords(solver.name, -float("inf")) for _ in models]
-    results: list[FitResult | None] = [None] * len(models)
+    results: list[FitResult[Model] | None] = [None] * len(models)
     members, journal = list(models), next_loop(solver.name)
     outcome, n_steps, progress = Outcome.LIMIT, 0, journal.read(tuple)
     if progress is not None:
@@ -371,7 +376,7 @@ def run_members(
 
 def _progress_of_members(
     solver: MemberSolver,
-    state: Any,
+    state: object,
     members: list[int],
     all_records: list[_RunRecords],
     results: list[FitResult | None],
@@ -385,7 +390,7 @@ def _progress_of_members(
     return tuple(parts)
 
 
-def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:
+def best_of(n_starts: int, fit_once: Callable[[], FitResult[Model]]) -> FitResult[Model]:
     """Return the fit with the largest objective (the first one of equal fits).
 
     Ctrl-C, or a failure to read the samples, ends the fits: the best one so far is returned with the outcome
@@ -402,7 +407,7 @@ def best_of(n_starts: int, fit_once: Callable[[], FitResult]) -> FitResult:
     -------
     result : FitResult
     """
-    best: FitResult | None = None
+    best: FitResult[Model] | None = None
     for _ in range(n_starts):
         try:
             result = fit_once()

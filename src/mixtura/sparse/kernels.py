@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from math import comb, factorial
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -162,7 +162,7 @@ class RBF:
 class Custom:
     """A function of two NumPy arrays of rows."""
 
-    function: Callable[[np.ndarray, np.ndarray], Any]
+    function: Callable[..., object]
 
     def gram(self, left: Tensor, right: Tensor) -> Tensor:
         values = np.asarray(self.function(left.cpu().numpy(), right.cpu().numpy()), dtype=float)

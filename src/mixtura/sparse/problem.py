@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -34,7 +35,7 @@ LARGEST_HESSIAN = 1000
 KERNELS = ("polynomial", "rbf", "precomputed")
 
 
-def make_kernel(name: Any, degree: Any, gamma: Any, coef0: Any) -> Kernel | None:
+def make_kernel(name: str | Callable[..., object] | None, degree: int, gamma: float, coef0: float) -> Kernel | None:
     """The kernel given by the arguments; None for monomials and for precomputed values."""
     degree, gamma, coef0 = int(degree), float(gamma), float(coef0)
     if name == "polynomial":

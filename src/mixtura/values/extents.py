@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -80,7 +79,7 @@ def _extents_of_array(rows: np.ndarray) -> Extents:
     return Extents(torch.from_numpy(low.astype(float)), torch.from_numpy(high.astype(float)), complete)
 
 
-def _reduced(rows: np.ndarray, smaller: Any, larger: Any) -> tuple[np.ndarray, np.ndarray]:
+def _reduced(rows: np.ndarray, smaller: np.ufunc, larger: np.ufunc) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest value of every column, comparing several rows at a time."""
     n_rows, size = rows.shape
     together = max(1, LINE // size) if rows.flags.c_contiguous else 1

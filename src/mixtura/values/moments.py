@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -211,8 +211,8 @@ class Summary:
         """Replace the summable parts."""
         value, weight, denominator, counts, firsts, *seconds = tensors
         moments = replace(self.moments, counts=counts, firsts=firsts, seconds=tuple(seconds))
-        number: Any = value if value.ndim else float(value)
-        return Summary(number, float(weight), moments, denominator)
+        number = value if value.ndim else float(value)  # one for each objective, where there are several
+        return Summary(cast("float", number), float(weight), moments, denominator)
 
     @property
     def mean_value(self) -> float:

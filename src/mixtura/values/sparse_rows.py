@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 
@@ -26,10 +27,10 @@ def csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int])
         return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
 
 
-def from_scipy(matrix: Any) -> Tensor:
+def from_scipy(matrix: sparse.csr_array | sparse.csr_matrix) -> Tensor:
     matrix.sort_indices()
     starts, columns = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
-    return csr(starts, columns, torch.from_numpy(matrix.data), matrix.shape)
+    return csr(starts, columns, torch.from_numpy(matrix.data), cast("tuple[int, int]", matrix.shape))
 
 
 def is_dense(rows: Tensor) -> bool:
