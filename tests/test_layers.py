@@ -52,6 +52,8 @@ RESTRICTED = {
 # Packages that need not be installed: those of the extras.
 OPTIONAL = {"dask", "distributed", "matplotlib", "pandas", "pyarrow", "triton"}
 
+MOST_IGNORED = 10  # lines that the type checker skips
+
 MAX_FILE_LINES = 600
 MAX_BODY_LINES = 60
 
@@ -151,6 +153,64 @@ def source_files() -> list[Path]:
 
 def faults_of_package(check) -> list[str]:
     return [fault for path in source_files() for fault in check((PACKAGE / path).read_text("utf-8"), path)]
+
+
+# Classes of users, whose fields may be anything that holds rows, and a room whose results are JSON.
+ANYTHING = {("streams/batches.py", "Batch"), ("streams/batches.py", "Sharded")}
+JSON_ROOMS = {"cli"}
+
+
+def says_any(annotation: ast.expr | None) -> bool:
+    """Whether an annotation has the name Any in it, also in quotes."""
+    if annotation is None:
+        return False
+    texts = [node.value for node in ast.walk(annotation) if isinstance(node, ast.Constant)]
+    names = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
+    return "Any" in names or any(isinstance(text, str) and re.search(r"\bAny\b", text) for text in texts)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
+
+
+def any_faults(source: str, path: Path) -> list[str]:
+    """Every Any outside of the signatures of public functions and methods, as text that names file and line."""
+    faults = []
+
+    def look(node: ast.AST, inside: bool) -> None:
+        """`inside`: in a private class or in a function, whose own functions are not public."""
+        for child in ast.iter_child_nodes(node):
+            hidden = inside
+            if isinstance(child, ast.ClassDef):
+                if (path.as_posix(), child.name) in ANYTHING:
+                    continue
+                hidden = inside or is_private(child.name)
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                hidden = True
+                arguments = [each for each in ast.walk(child.args) if isinstance(each, ast.arg)]
+                if (inside or is_private(child.name)) and any(
+                    map(says_any, [child.returns, *(argument.annotation for argument in arguments)])
+                ):
+                    faults.append(f"{path}:{child.lineno} {child.name} has Any in its signature")
+            elif isinstance(child, ast.AnnAssign) and says_any(child.annotation):
+                faults.append(f"{path}:{child.lineno} {ast.unparse(child.target)} is Any")
+            look(child, hidden)
+
+    if part_of(path) not in JSON_ROOMS:
+        look(ast.parse(source), False)
+    return faults
+
+
+def test_any_is_in_signatures_of_public_functions_alone():
+    faults = faults_of_package(any_faults)
+    assert not faults, "\n".join(faults)
+
+
+def test_the_type_checker_is_on():
+    """It is switched off in few lines, and nowhere for a whole file."""
+    lines = [line for path in source_files() for line in (PACKAGE / path).read_text("utf-8").splitlines()]
+    assert sum("pyright: ignore" in line for line in lines) <= MOST_IGNORED
+    assert not [line for line in lines if re.match(r"\s*# (pyright: (basic|off)|type: ignore)", line)]
 
 
 def test_imports_point_down():
@@ -335,6 +395,37 @@ def test_checker_keeps_scikit_learn_at_the_top(path):
     (fault,) = import_faults("from sklearn.cluster import KMeans", Path(path))
     assert fault.startswith(f"{path}:1 imports sklearn.cluster, which is for ")
     assert "estimators" in fault
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def read(X: Any, y: Any = None) -> Any: ...",
+        "class Model:\n    def fit(self, X: Any) -> Model: ...\n    def __call__(self, X: Any) -> Any: ...",
+        "def _read(X: object) -> Tensor: ...",
+    ],
+)
+def test_checker_accepts_any_in_public_signatures(source):
+    assert any_faults(source, Path("estimators/rows.py")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("def _read(X: Any): ...", "1 _read has Any in its signature"),
+        ("def _read(*X: list[Any]): ...", "1 _read has Any in its signature"),
+        ("def _read(X) -> 'dict[str, Any]': ...", "1 _read has Any in its signature"),
+        ("def read(X):\n    def inner(x: Any): ...", "2 inner has Any in its signature"),
+        ("class _Part:\n    def read(self, X: Any): ...", "2 read has Any in its signature"),
+        ("class Model:\n    def _fit(self: Any): ...", "2 _fit has Any in its signature"),
+        ("class Model:\n    prior: Any = None", "2 prior is Any"),
+        ("def read(X):\n    rows: Any = X", "2 rows is Any"),
+        ("TABLE: dict[str, Any] = {}", "1 TABLE is Any"),
+    ],
+)
+def test_checker_names_any_elsewhere(source, fault):
+    assert any_faults(source, Path("estimators/rows.py")) == [f"estimators/rows.py:{fault}"]
+    assert any_faults(source, Path("cli/tables.py")) == []
 
 
 def function_of(n_lines: int) -> str:

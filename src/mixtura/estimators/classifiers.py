@@ -242,7 +242,7 @@ class Classifier(ClassifierMixin, Estimator):
         self.set_reference_ = np.column_stack((numbers, own, *self._own_densities(X, numbers)))
         return self
 
-    def _own_densities(self, X: Any, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _own_densities(self, X: object, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
         """-log of the densities of samples in their classes, (n,), if the model has one."""
         return ()
 

@@ -164,7 +164,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         first = self._groups[0]
         return map_log_joints(self, X, lambda log_joint: log_joint_of_classes(log_joint, first).T, density=True)
 
-    def _own_densities(self, X: Any, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _own_densities(self, X: object, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
         scores = -as_array(self.predict_joint_log_proba(X)).astype(np.float64)
         return (scores[np.arange(len(numbers)), numbers].clip(-1e300, 1e300),)
 

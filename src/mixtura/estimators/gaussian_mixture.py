@@ -7,7 +7,7 @@ import math
 from dataclasses import KW_ONLY, field, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -195,7 +195,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
     1
     """
 
-    n_components: Any = 1
+    n_components: int | str = 1
     _: KW_ONLY
     covariance_type: str | Structure = "full"
     tol: float = 1e-3
@@ -203,9 +203,9 @@ class GaussianMixture(DensityMixin, DensityEstimator):
     max_iter: int = 100
     n_init: int = 1
     init_params: str = "kmeans"
-    weights_init: Any = None
-    means_init: Any = None
-    precisions_init: Any = None
+    weights_init: object = None
+    means_init: object = None
+    precisions_init: object = None
     random_state: RandomState = None
     warm_start: bool = False
     verbose: int = 0
@@ -520,7 +520,7 @@ def make_density_search(
     usual = "held_out" if is_auto(model.prior) else "bic"
     return ComponentSearch(
         model.prior,
-        None if is_auto(model.n_components) else model.n_components,
+        None if is_auto(model.n_components) else cast("int", model.n_components),
         wanted_criterion(model.criterion, usual),
         make_generator(model.random_state if random_state is None else random_state),
     )
@@ -541,7 +541,7 @@ def read_density(model: GaussianMixture, X: object, sample_weight: object, group
     weights = checks.sample_weight(sample_weight, len(rows))
     n_rows = len(rows) if weights is None else int((weights > 0).sum())
     checks.enough_rows(n_rows, 2, type(model).__name__)
-    if not is_auto(model.n_components) and n_rows < model.n_components:
+    if not is_auto(model.n_components) and n_rows < cast("int", model.n_components):
         raise ValueError(
             f"Expected n_samples >= n_components but got n_components = {model.n_components}, n_samples = {n_rows}"
         )

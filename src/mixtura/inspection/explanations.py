@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from mixtura.inspection.summaries import Table, data_frame
 from mixtura.model.transforms import RowTransform
 from mixtura.nonnegative.mixture import LogLinearMixture
 from mixtura.values.sparse_rows import is_dense, row_slice
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Largest number of features for which all subsets are evaluated: 2^9 = 512 evaluations, as many as 32 orders of 16.
 MOST_EXACT = 9
@@ -180,12 +183,12 @@ class Explanation:
     data: np.ndarray
     feature_names: list[str]
     classes: np.ndarray
-    against: Any
+    against: object
     nearest_components: np.ndarray
     outlier_scores: np.ndarray
     missing_effects: np.ndarray
-    index: Any = field(default=None, repr=False)  # of the frame that was explained
-    categories: dict[int, list[Any]] = field(default_factory=dict)  # of categorical features, by their positions
+    index: pd.Index | None = field(default=None, repr=False)  # of the frame that was explained
+    categories: dict[int, list[Hashable]] = field(default_factory=dict)  # of categorical features, by their positions
 
     def __len__(self) -> int:
         return len(self.values)
@@ -193,7 +196,7 @@ class Explanation:
     def __getitem__(self, samples: Any) -> Explanation:
         """Select samples, or one sample by position."""
         chosen = np.atleast_1d(np.arange(len(self))[samples])
-        parts: dict[str, Any] = dict(vars(self))
+        parts = dict(vars(self))
         for name, value in parts.items():
             if isinstance(value, np.ndarray):
                 parts[name] = value[chosen]
@@ -246,9 +249,9 @@ class Explanation:
         """Mean absolute value of the contributions of each feature, (n_features,)."""
         return np.abs(self.values).mean(0) if len(self) else np.zeros(len(self.feature_names))
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> pd.DataFrame:
         """Convert to a pandas data frame with one line per sample and the index of the explained frame."""
-        columns: dict[str, Any] = {"class": self.classes, "log-odds": self.log_odds, "prior": self.base_values}
+        columns: dict[str, object] = {"class": self.classes, "log-odds": self.log_odds, "prior": self.base_values}
         columns |= {name: self.values[:, j] for j, name in enumerate(self.feature_names)}
         columns |= {"nearest component": self.nearest_components, "outlier score": self.outlier_scores}
         return data_frame(columns, self.index)
@@ -340,7 +343,7 @@ def word_contributions(
     names: np.ndarray,
 ) -> Table:
     """One line for each row and word, the largest contribution first; with a constant they sum to the log-odds."""
-    columns: dict[str, list[Any]] = {name: [] for name in ("sample", "class", "feature", "value", "contribution")}
+    columns: dict[str, list[object]] = {name: [] for name in ("sample", "class", "feature", "value", "contribution")}
     for number, score in enumerate(scores):
         row = row_slice(features, slice(number, number + 1))
         used, values, parts, log_odds, c = _contributions(mixture, transform, row, score)

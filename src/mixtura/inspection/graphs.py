@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -128,11 +128,11 @@ class FunctionGraph(nn.Module):
     function : callable
     """
 
-    def __init__(self, function: Callable[[Tensor], Any]):
+    def __init__(self, function: Callable[[Tensor], Tensor | tuple[Tensor, ...]]):
         super().__init__()
         self.function = function
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         return self.function(x)
 
 
@@ -250,7 +250,7 @@ def coded_graph(graph: nn.Module, numeric: Sequence[int], categories: Mapping[in
         Positions of the categorical features, and their numbers of categories.
     """
 
-    def coded(x: Tensor) -> Any:
+    def coded(x: Tensor) -> Tensor | tuple[Tensor, ...]:
         x = x.double()
         parts = [x[:, list(numeric)]] if numeric else []
         for position, size in categories.items():
@@ -272,7 +272,13 @@ def log_sum(values: Tensor) -> Tensor:
     return (largest + (values - largest).exp().sum(1, keepdim=True).log()).squeeze(1)
 
 
-def export(graph: nn.Module, path: Any, n_features: int, outputs: Sequence[str], notes: Mapping[str, Any]) -> None:
+def export(
+    graph: nn.Module,
+    path: str | os.PathLike[str],
+    n_features: int,
+    outputs: Sequence[str],
+    notes: Mapping[str, object],
+) -> None:
     """Write a module to an ONNX file with a free number of samples.
 
     Parameters
@@ -297,7 +303,7 @@ def export(graph: nn.Module, path: Any, n_features: int, outputs: Sequence[str],
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own deprecations
         log.setLevel(logging.ERROR)  # and its messages about optional packages
-        program: Any = torch.onnx.export(
+        program = torch.onnx.export(
             graph.eval(),
             (example,),
             dynamo=True,
@@ -307,6 +313,7 @@ def export(graph: nn.Module, path: Any, n_features: int, outputs: Sequence[str],
             dynamic_shapes=({0: torch.export.Dim("n_samples", min=1)},),
         )
         log.setLevel(level)
+    assert program is not None
     for name, value in notes.items():
         program.model.metadata_props[name] = json.dumps(value)
     program.save(str(path))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from mixtura.engine.threads import computing
 from mixtura.estimators import MixtureClassifier
 from mixtura.model.mixture import Mixture
 from mixtura.nn.components import SMALLEST_VARIANCE, GaussianComponents
-from mixtura.nn.pruned import without_offsets
+from mixtura.nn.pruned import Head, without_offsets
 from mixtura.nn.running_density import MOMENTUM
 from mixtura.numerics.linalg import safe_cholesky
 from mixtura.roles import Covariance, Structure
@@ -40,10 +41,13 @@ MOST_FEATURES_CLOSED = 1024
 QUADRATIC_OF = {"tied": "none", "full": "full"}
 
 
+AnyHead = TypeVar("AnyHead", bound=Head)
+ClosedForm: TypeAlias = tuple[str, Mixture, float]  # kind of covariances, mixture, temperature
+
 # ---- from features ---------------------------------------------------------------------------------------------------
 
 
-def read_features(X: Any, y: Any) -> tuple[Tensor, np.ndarray, int]:
+def read_features(X: object, y: object) -> tuple[Tensor, np.ndarray, int]:
     """Read features as float64 rows, with their labels and the number of classes."""
     rows = torch.as_tensor(X).detach()
     checks.rows(rows, None, "from_features")
@@ -52,7 +56,9 @@ def read_features(X: Any, y: Any) -> tuple[Tensor, np.ndarray, int]:
     return rows.double(), labels, max(2, len(checks.distinct(labels)))
 
 
-def from_features(make: Any, X: Any, y: Any, n_components: int, quadratic: str, options: dict[str, Any]) -> Any:
+def from_features(
+    make: Callable[..., AnyHead], X: object, y: object, n_components: int, quadratic: str, options: dict[str, Any]
+) -> AnyHead:
     """See MixtureHead.from_features; `make` is the class of the head."""
     own = {name: options.pop(name) for name in ("rank", "density", "threshold") if name in options}
     rows, labels, n_classes = read_features(X, y)
@@ -66,7 +72,9 @@ def from_features(make: Any, X: Any, y: Any, n_components: int, quadratic: str, 
     return refit(head, rows, labels, True, options, fits)
 
 
-def refit(head: Any, X: Any, y: Any, logits: bool, options: dict[str, Any], fits: Any = None) -> Any:
+def refit(
+    head: AnyHead, X: object, y: object, logits: bool, options: dict[str, Any], fits: ClosedForm | None = None
+) -> AnyHead:
     """See MixtureHead.refit; `fits` is the result of `closed_forms`, if it is known."""
     rows, labels, n_classes = read_features(X, y)
     checks.head_sizes(rows, n_classes, head.n_features, head.n_classes)
@@ -87,7 +95,7 @@ def refit(head: Any, X: Any, y: Any, logits: bool, options: dict[str, Any], fits
     return initialise(head, mixture, logits, temperature)
 
 
-def initialise(head: Any, mixture: Mixture, logits: bool = True, temperature: float = 1.0) -> Any:
+def initialise(head: AnyHead, mixture: Mixture, logits: bool = True, temperature: float = 1.0) -> AnyHead:
     """Set a head from a mixture of normalised features, whose log joints are divided by the temperature."""
     with computing():
         if logits:
@@ -99,12 +107,12 @@ def initialise(head: Any, mixture: Mixture, logits: bool = True, temperature: fl
     return head
 
 
-def _has_closed_form(size: int, n_components: int, options: dict[str, Any]) -> bool:
+def _has_closed_form(size: int, n_components: int, options: Collection[str]) -> bool:
     """Whether held-out samples choose the strength of shrinkage of one Gaussian per class (closed-forms)."""
     return WIDE <= size <= MOST_FEATURES_CLOSED and n_components == 1 and "prior" not in options
 
 
-def closed_forms(rows: Tensor, labels: Any, kind: str | None, options: dict[str, Any]) -> tuple[str, Mixture, float]:
+def closed_forms(rows: Tensor, labels: np.ndarray, kind: str | None, options: dict[str, Any]) -> ClosedForm:
     """The kind of covariances, "tied" or "full" or the better one, the mixture of the features, and its temperature."""
     model = MixtureClassifier(average=1, **options).fit(rows, labels)
     if model.search_ is None:  # a class has a single sample
@@ -125,7 +133,7 @@ def _in_units(mixture: Mixture, centre: Tensor, scale: Tensor) -> Mixture:
     return replace(mixture, means=(mixture.means - centre) / scale, covariance=mixture.covariance.scaled(1 / scale))
 
 
-def from_estimator(make: Any, model: MixtureClassifier, density: bool) -> Any:
+def from_estimator(make: Callable[..., AnyHead], model: MixtureClassifier, density: bool) -> AnyHead:
     """See MixtureHead.from_estimator; `make` is the class of the head."""
     checks.convertible_to_head(model.warp_, model.encoding_, type(model).__name__)
     mixture, temperature = model.mixture_, 1.0 if density else model.temperature_
@@ -143,17 +151,18 @@ def from_estimator(make: Any, model: MixtureClassifier, density: bool) -> Any:
         mixture = replace(mixture, covariance=covariance)
     sizes = (mixture.n_features, len(model.classes_), max(mixture.class_sizes), quadratic)
     head = make(*sizes, rank=rank, density=density).to(mixture.means.device)
-    if head.normaliser is not None:
+    normaliser = head.normaliser
+    if normaliser is not None and normaliser.running_mean is not None and normaliser.running_var is not None:
         mean = mixture.weights @ mixture.means
         variances = mixture.covariance.variances() + (mixture.means - mean).square()
-        head.normaliser.running_mean.copy_(mean)
-        head.normaliser.running_var.copy_(mixture.weights @ variances)
+        normaliser.running_mean.copy_(mean)
+        normaliser.running_var.copy_(mixture.weights @ variances)
     with computing():
         mixture = _in_units(mixture, *head.frame())
     return initialise(head, mixture, True, temperature)
 
 
-def _structure(head: Any) -> Structure:
+def _structure(head: Head) -> Structure:
     low_rank = LowRank(head.components.rank)
     if head.quadratic == "none":
         if head.density:
@@ -175,9 +184,9 @@ def _padded(mixture: Mixture, n_components: int) -> Mixture:
     return Mixture(log_weights, mixture.means[index], mixture.covariance.select(index), mixture.class_of[index])
 
 
-def _initialise(head: Any, mixture: Mixture, temperature: float) -> None:
+def _initialise(head: Head, mixture: Mixture, temperature: float) -> None:
     """Set the parameters of a head from a mixture of the normalised features, divided by the temperature."""
-    parts: Any = head.components
+    parts = head.components
     if isinstance(parts, GaussianComponents):
         _initialise_gaussians(parts, mixture)
         return
@@ -187,6 +196,7 @@ def _initialise(head: Any, mixture: Mixture, temperature: float) -> None:
         coefficients = without_offsets(mixture.covariance.coefficients(mixture.means, mixture.log_weights))
         weight, bias = coefficients.weights, coefficients.bias
         if coefficients.projections is not None:
+            assert parts.projection is not None
             parts.projection.copy_(coefficients.projections / temperature**0.5)
     assert weight is not None
     parts.weight.copy_(weight / temperature)
@@ -252,7 +262,7 @@ def _before_softplus(values: Tensor) -> Tensor:
 # ---- to an estimator -------------------------------------------------------------------------------------------------
 
 
-def to_estimator(head: Any, classes: Any = None) -> MixtureClassifier:
+def to_estimator(head: Head, classes: object = None) -> MixtureClassifier:
     """See MixtureHead.to_estimator."""
     labels = np.arange(head.n_classes) if classes is None else np.asarray(classes)
     if len(np.unique(labels)) != head.n_classes or labels.ndim != 1:
@@ -274,7 +284,7 @@ def _with_mixture(model: MixtureClassifier, mixture: Mixture, labels: np.ndarray
     return model
 
 
-def _mixture(head: Any) -> Mixture:
+def _mixture(head: Head) -> Mixture:
     """The mixture of the raw features, in float64 on the CPU, with the class probabilities of the head."""
     parts = head.components
     centre, scale = (part.double().cpu() for part in head.frame())

@@ -364,7 +364,7 @@ class MixtureHead(nn.Module):
         return f"{text}, density=True" if self.density else text
 
 
-def _without_count(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _without_count(module: nn.Module, state: dict[str, object], prefix: str, *_: object) -> None:
     """Drop the batch count, which batch normalisation adds to a state without version (as safetensors files are)."""
     state.pop(f"{prefix}num_batches_tracked", None)
 

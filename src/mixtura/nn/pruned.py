@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from mixtura import checks
-from mixtura.nn.components import at_least_single
+from mixtura.nn.components import FreeComponents, GaussianComponents, at_least_single
+from mixtura.nn.running_density import RunningDensity
 from mixtura.values.features import LINEAR, QUADRATICS, Coefficients, triangle
+
+
+class Head(Protocol):
+    """A mixture head."""
+
+    n_features: int
+    n_classes: int
+    n_components: int
+    density: bool
+
+    @property
+    def quadratic(self) -> str: ...
+    @property
+    def components(self) -> FreeComponents | GaussianComponents: ...
+    @property
+    def normaliser(self) -> nn.BatchNorm1d | None: ...
+    @property
+    def running_density(self) -> RunningDensity | None: ...
+    def frame(self) -> tuple[Tensor, Tensor]: ...
+    def to(self, device: torch.device, /) -> Self: ...
+
+
+class SparseHead(Head, Protocol):
+    """A mixture head that can do without weights."""
+
+    threshold: float
+
+    @property
+    def n_weights(self) -> int: ...
+    @property
+    def n_weights_left(self) -> int: ...
 
 
 class SparseMatrix(nn.Module):
@@ -29,7 +61,7 @@ class SparseMatrix(nn.Module):
         self.register_load_state_dict_post_hook(_fill)
 
 
-def _fill(matrix: Any, _: Any) -> None:
+def _fill(matrix: SparseMatrix, _: object) -> None:
     """Build the dense matrix from the entries loaded."""
     matrix.dense.zero_().view(-1)[matrix.positions] = matrix.values
 
@@ -66,7 +98,7 @@ class PrunedHead(nn.Module):
     owners: Tensor  # the component of each projection
     members: Tensor  # (C, M), the components of each class
 
-    def __init__(self, head: Any):
+    def __init__(self, head: Head):
         super().__init__()
         self.n_features, self.n_classes = head.n_features, head.n_classes
         with torch.no_grad():
@@ -88,7 +120,7 @@ class PrunedHead(nn.Module):
         self.n_components = torch.bincount(class_of, minlength=self.n_classes).tolist()
         self.register_buffer("members", _members(class_of, self.n_classes))
 
-    def _keep_frame(self, head: Any, features: Tensor) -> None:
+    def _keep_frame(self, head: Head, features: Tensor) -> None:
         """Centre and scale of the features in use, followed by those of the constant."""
         centre, scale = head.frame()
         one = torch.zeros(len(features) + 1, dtype=centre.dtype, device=centre.device)
@@ -151,7 +183,7 @@ class PrunedHead(nn.Module):
         return at_least_single(scores.unflatten(1, self.members.shape)).logsumexp(-1)
 
 
-def pruned(head: Any) -> PrunedHead:
+def pruned(head: SparseHead) -> PrunedHead:
     """Remove the weights that are zero in evaluation mode."""
     if head.n_weights_left == 0:
         raise ValueError(
@@ -162,7 +194,7 @@ def pruned(head: Any) -> PrunedHead:
     return PrunedHead(head)
 
 
-def _merge(head: Any, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+def _merge(head: Head, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """Merge the components of a class that have no weights; the bias is the logsumexp of theirs (head-merge)."""
     weight, bias, projection = coefficients.weights, coefficients.bias.clone(), coefficients.projections
     assert weight is not None
@@ -190,7 +222,7 @@ def without_offsets(coefficients: Coefficients) -> Coefficients:
     return replace(coefficients, weights=coefficients.weights + weights, bias=bias, offsets=None)
 
 
-def _factors(head: Any) -> Tensor:
+def _factors(head: Head) -> Tensor:
     """The two factors of every monomial, (2, P), as indices of features; index D stands for the constant 1."""
     device = head.components.bias.device
     linear = torch.arange(head.n_features, device=device)

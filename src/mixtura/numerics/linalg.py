@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -198,18 +198,26 @@ def inverse_softplus(values: Tensor) -> Tensor:
     return values + torch.log(-torch.expm1(-values))
 
 
+class Context(Protocol):
+    """Tensors that a function of autograd keeps for its gradient."""
+
+    saved_tensors: tuple[Tensor, ...]
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
+
+
 class _LogDeterminants(torch.autograd.Function):
     """See `low_rank_log_determinants`. With W = diag^-1 columns M^-1: gradients -diag(columns W') / diag and 2 W."""
 
     @staticmethod
-    def forward(ctx: Any, diagonals: Tensor, columns: Tensor) -> Tensor:
+    def forward(ctx: Context, diagonals: Tensor, columns: Tensor) -> Tensor:
         scaled = columns / diagonals.unsqueeze(-1)
         inverse, log_determinants = _inner_factors(scaled, columns)
         ctx.save_for_backward(diagonals, columns, scaled, inverse)
         return log_determinants
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Context, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         diagonals, columns, scaled, inverse = ctx.saved_tensors
         by_columns = scaled @ (inverse.mT @ (inverse * gradients[0][..., None, None]))
         return -(columns * by_columns).sum(-1) / diagonals, 2 * by_columns
@@ -222,7 +230,7 @@ class _Inverse(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Context, diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         scaled = columns / diagonals.unsqueeze(-1)
         inverse, log_determinants = _inner_factors(scaled, columns)
         others = scaled @ inverse.mT
@@ -230,7 +238,7 @@ class _Inverse(torch.autograd.Function):
         return others, log_determinants
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Context, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         diagonals, scaled, inverse, others = ctx.saved_tensors
         by_others, by_log_determinants = gradients
         inner = -0.25 * (others.mT @ by_others)

@@ -6,8 +6,21 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from mixtura.plotting.style import COLOURS, GREY, axes_or_new, colour, line, marker, outside_legend
+from mixtura.plotting.style import (
+    COLOURS,
+    GREY,
+    LineStyle,
+    axes_or_new,
+    colour,
+    figure_of,
+    line,
+    marker,
+    outside_legend,
+)
 from mixtura.selection.search import SearchTable
 
 
@@ -33,9 +46,9 @@ class CoverageDisplay:
         The curve.
     """
 
-    ax_: Any
-    figure_: Any
-    line_: Any
+    ax_: Axes
+    figure_: Figure
+    line_: Line2D
 
     def __init__(self, coverages: np.ndarray, errors: np.ndarray, name: str | None = None):
         self.coverages, self.errors, self.name = coverages, errors, name
@@ -81,9 +94,9 @@ class CoverageDisplay:
         display : CoverageDisplay
         """
         self.ax_ = axes_or_new(ax)
-        self.figure_ = self.ax_.figure
+        self.figure_ = figure_of(self.ax_)
         number = len(self.ax_.lines)
-        look: dict[str, Any] = {"color": colour(number), "linestyle": line(number)}
+        look: LineStyle = {"color": colour(number), "linestyle": line(number)}
         label = name or self.name or "error rate of accepted samples"
         (self.line_,) = self.ax_.plot(100 * self.coverages, 100 * self.errors, label=label, **look)
         self.ax_.set(xlabel="coverage (accepted samples), %", ylabel="error rate of accepted samples, %")
@@ -116,8 +129,8 @@ class ReliabilityDisplay:
         The figure.
     """
 
-    ax_: Any
-    figure_: Any
+    ax_: Axes
+    figure_: Figure
 
     def __init__(self, probabilities: np.ndarray, outcomes: np.ndarray, classes: Any, n_bins: int = 10):
         self.probabilities, self.outcomes, self.classes, self.n_bins = probabilities, outcomes, classes, n_bins
@@ -159,7 +172,7 @@ class ReliabilityDisplay:
         display : ReliabilityDisplay
         """
         self.ax_ = axes_or_new(ax)
-        self.figure_ = self.ax_.figure
+        self.figure_ = figure_of(self.ax_)
         two = len(self.classes) == 2
         predicted = self.probabilities[:, 1] if two else self.probabilities.ravel()
         happened = self.outcomes[:, 1] if two else self.outcomes.ravel()
@@ -173,8 +186,7 @@ class ReliabilityDisplay:
         name = f"class {self.classes[1]}" if two else "all classes"
         self.ax_.errorbar(means, shares, errors, color=COLOURS[0], marker="o", markersize=4, capsize=2, label=name)
         for mean, share, count in zip(means, shares, counts, strict=True):
-            place: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": GREY}
-            self.ax_.annotate(str(count), (mean, share), (5, -9), **place)
+            self.ax_.annotate(str(count), (mean, share), (5, -9), textcoords="offset points", fontsize=7, color=GREY)
         self.ax_.set(xlabel="predicted probability", ylabel="observed frequency (small numbers: samples)")
         self.ax_.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         self.ax_.legend(loc="upper left")
@@ -200,8 +212,8 @@ class ConfusionDisplay:
         The figure.
     """
 
-    ax_: Any
-    figure_: Any
+    ax_: Axes
+    figure_: Figure
 
     def __init__(self, matrix: np.ndarray, classes: Any):
         self.matrix, self.classes = matrix, classes
@@ -243,7 +255,7 @@ class ConfusionDisplay:
         """
         n_classes = len(self.classes)
         self.ax_ = axes_or_new(ax, (2.2 + 0.5 * n_classes, 1.6 + 0.45 * n_classes))
-        self.figure_ = self.ax_.figure
+        self.figure_ = figure_of(self.ax_)
         shares = self.matrix / self.matrix.sum(1, keepdims=True).clip(1)
         image = self.ax_.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         for i, j in np.argwhere(self.matrix > 0):
@@ -274,8 +286,8 @@ class HistoryDisplay:
         The figure.
     """
 
-    ax_: Any
-    figure_: Any
+    ax_: Axes
+    figure_: Figure
 
     def __init__(self, histories: dict[str, Any]):
         self.histories = histories
@@ -318,11 +330,11 @@ class HistoryDisplay:
         display : HistoryDisplay
         """
         self.ax_ = axes_or_new(ax)
-        self.figure_ = self.ax_.figure
+        self.figure_ = figure_of(self.ax_)
         for name, history in self.histories.items():
             number = len(self.ax_.lines)
             across, up = [record.iteration for record in history], [record.objective for record in history]
-            look: dict[str, Any] = {"color": colour(number), "linestyle": line(number), "marker": marker(number)}
+            look: LineStyle = {"color": colour(number), "linestyle": line(number), "marker": marker(number)}
             self.ax_.plot(across, up, label=name, markersize=3, **look)
         self.ax_.set(xlabel="iteration", ylabel="objective per sample")
         self.ax_.locator_params(axis="x", integer=True)
@@ -330,7 +342,7 @@ class HistoryDisplay:
         return self
 
 
-def _setting(name: str, value: Any) -> str:
+def _setting(name: str, value: object) -> str:
     """A setting of a candidate in words."""
     counts = sorted(set(value)) if isinstance(value, tuple) else [value]
     if name == "n_components":
@@ -357,8 +369,8 @@ class SearchDisplay:
         The figure.
     """
 
-    ax_: Any
-    figure_: Any
+    ax_: Axes
+    figure_: Figure
 
     def __init__(self, table: SearchTable, n_shown: int = 20):
         self.table, self.n_shown = table, n_shown

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from mixtura.plotting.style import COLOURS, GREY, axes_or_new, spread_out
+from mixtura.plotting.style import COLOURS, GREY, axes_or_new, figure_of, spread_out
 
 FOR, AGAINST = COLOURS[0], COLOURS[4]
 
@@ -29,8 +31,8 @@ class ExplanationDisplay:
         The figure.
     """
 
-    ax_: Any
-    figure_: Any
+    ax_: Axes
+    figure_: Figure
 
     def __init__(self, explanation: Any, max_features: int = 12):
         self.explanation = explanation
@@ -76,7 +78,7 @@ class ExplanationDisplay:
         order = np.argsort(-self.explanation.mean_sizes, kind="stable")
         n_shown = min(len(order), self.max_features)
         self.ax_ = axes_or_new(ax, (7.2, 1.6 + 0.36 * (n_shown + 2)))
-        self.figure_ = self.ax_.figure
+        self.figure_ = figure_of(self.ax_)
         draw = self._bars if len(self.explanation) == 1 else self._points
         draw(order[:n_shown], order[n_shown:])
         self.ax_.axvline(0, color="black", linewidth=0.8, zorder=1)

@@ -79,7 +79,7 @@ def plot_density(model: Any, X: Any, ax: Axes | None = None, highest: float | No
     return ax
 
 
-def _check_mixture(model: Any) -> None:
+def _check_mixture(model: object) -> None:
     check_is_fitted(model)
     fitted = fitted_of(model)
     mixture = fitted.get("mixture_")
@@ -95,7 +95,7 @@ def _check_mixture(model: Any) -> None:
         )
 
 
-def _check_rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+def _check_rows(X: object, y: object) -> tuple[np.ndarray, np.ndarray]:
     rows, labels = (
         part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else np.asarray(part) for part in (X, y)
     )

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 
 from mixtura.plotting.curves import last_step
-from mixtura.plotting.style import GREY, axes_or_new, colour, line, marker, names_of, outside_legend
+from mixtura.plotting.style import GREY, axes_or_new, colour, figure_of, line, marker, names_of, outside_legend
 
 GRID_POINTS = 150
 MARGIN = 0.06
@@ -161,8 +163,8 @@ class MixtureDisplay:
         The figure.
     """
 
-    ax_: Any
-    figure_: Any
+    ax_: Axes
+    figure_: Figure
 
     def __init__(self, view: View, labels: np.ndarray | None, classes: Any):
         self.view, self.labels, self.classes = view, labels, classes
@@ -209,7 +211,7 @@ class MixtureDisplay:
         display : MixtureDisplay
         """
         self.ax_ = axes_or_new(ax)
-        self.figure_, view = self.ax_.figure, self.view
+        self.figure_, view = figure_of(self.ax_), self.view
         if self.classes is not None:
             self._shades()
         if view.has_components:
@@ -250,7 +252,15 @@ class MixtureDisplay:
                 box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": colour(c), "alpha": 0.85}
                 if inside:
                     self.ax_.text(
-                        *place, str(k), color="black", fontsize=8, ha="center", va="center", bbox=box, zorder=6
+                        float(place[0]),
+                        float(place[1]),
+                        str(k),
+                        color="black",
+                        fontsize=8,
+                        ha="center",
+                        va="center",
+                        bbox=box,
+                        zorder=6,
                     )
 
     def _samples(self) -> None:
@@ -305,8 +315,8 @@ class PairsDisplay:
         The figure.
     """
 
-    axes_: Any
-    figure_: Any
+    axes_: np.ndarray
+    figure_: Figure
 
     def __init__(self, model: Any, rows: np.ndarray, labels: np.ndarray | None, features: list[int], names: list[str]):
         self.model, self.rows, self.labels, self.features, self.names = model, rows, labels, features, names
@@ -366,7 +376,7 @@ class PairsDisplay:
         self.figure_.legend(handles, labels, loc="outside right upper", fontsize=8)
         return self
 
-    def _histogram(self, ax: Any, feature: int, classes: Any) -> None:
+    def _histogram(self, ax: Axes, feature: int, classes: np.ndarray | None) -> None:
         values = self.rows[:, feature]
         if self.labels is None or classes is None:
             ax.hist(values[~np.isnan(values)], bins=20, color=GREY)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
 
 # The colour-blind safe palette of Okabe and Ito (2008). From the ninth class on, colours repeat with other markers and
 # line styles, so that forty classes all look different.
@@ -16,6 +21,17 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#B
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h")
 LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 GREY = "#777777"
+
+
+LineType: TypeAlias = str | tuple[int, tuple[int, ...]]
+
+
+class LineStyle(TypedDict, total=False):
+    """The look of a line."""
+
+    color: str
+    linestyle: LineType
+    marker: str
 
 
 def colour(number: int) -> str:
@@ -26,23 +42,28 @@ def marker(number: int) -> str:
     return MARKERS[int(number) % len(MARKERS)]
 
 
-def line(number: int) -> Any:
+def line(number: int) -> LineType:
     """The style of a line, which changes when the colours repeat."""
     return LINES[int(number) // len(COLOURS) % len(LINES)]
 
 
-def axes_or_new(ax: Any, size: tuple[float, float] = (6.4, 4.8)) -> Any:
+def axes_or_new(ax: Axes | None, size: tuple[float, float] = (6.4, 4.8)) -> Axes:
     """The given axes, or those of a new figure."""
     return plt.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
 
 
-def names_of(model: Any, n_features: int) -> list[str]:
+def figure_of(ax: Axes) -> Figure:
+    """The figure of axes."""
+    return cast("Figure", ax.figure)
+
+
+def names_of(model: object, n_features: int) -> list[str]:
     """Names of the features of a fitted model."""
     known = vars(model).get("feature_names_in_")
     return [f"x{j}" for j in range(n_features)] if known is None else [str(name) for name in known]
 
 
-def outside_legend(ax: Any, n_entries: int, title: str | None = None) -> None:
+def outside_legend(ax: Axes, n_entries: int, title: str | None = None) -> None:
     """A legend that does not cover data: next to the axes if it has many entries."""
     if n_entries > 6:
         legend = ax.legend(title=title, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0, fontsize=8)
@@ -68,7 +89,7 @@ def spread_out(values: Sequence[float] | np.ndarray, width: float) -> np.ndarray
 INK = "#0a0b0c"  # a colour of nothing else, which becomes the colour of the text around a picture
 
 
-def svg_of(draw: Any, size: tuple[float, float]) -> str:
+def svg_of(draw: Callable[[Figure], object], size: tuple[float, float]) -> str:
     """The picture that draw(figure) makes as SVG for a page: its text is text, in the colour of the page.
 
     Parameters
@@ -85,8 +106,8 @@ def svg_of(draw: Any, size: tuple[float, float]) -> str:
         "axes.facecolor": "none",
         "legend.facecolor": "white",
     }
-    settings: Any = plain | dict.fromkeys(ink, INK) | {"legend.labelcolor": "black", "axes.titlesize": 10}
-    with plt.rc_context(settings):
+    settings = plain | dict.fromkeys(ink, INK) | {"legend.labelcolor": "black", "axes.titlesize": 10}
+    with plt.rc_context(cast("dict[RcKeyType, object]", settings)):
         figure = plt.figure(figsize=size, layout="constrained")
         try:
             draw(figure)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -43,13 +43,16 @@ def named_batches(batches: Iterable[Any]) -> Iterator[Batch]:
             yield Batch(batch, origin=f"Batch {number}")
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
-class EveryPass:
+class EveryPass(Generic[T]):
     """An iterable that begins again in every pass."""
 
-    begin: Callable[[], Iterator[Any]]
+    begin: Callable[[], Iterator[T]]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         return self.begin()
 
 
@@ -190,7 +193,7 @@ def _write_csv(file: BinaryIO, parts: Iterable[np.ndarray], columns: Columns) ->
 def _write_npy(file: BinaryIO, parts: Iterable[np.ndarray], columns: Columns) -> None:
     """Write the header last, since it needs the number of rows; NumPy leaves room for it."""
     shape: tuple[int, ...] = ()
-    kind: Any = None
+    kind: np.dtype | None = None
     n_rows = start = 0
     for part in parts:
         if kind is None:
@@ -201,6 +204,7 @@ def _write_npy(file: BinaryIO, parts: Iterable[np.ndarray], columns: Columns) ->
             start = file.tell()
         n_rows += len(part)
         file.write(np.ascontiguousarray(part, dtype=kind).tobytes())
+    assert kind is not None
     file.seek(0)
     _write_header(file, (n_rows, *shape), kind)
     assert file.tell() == start

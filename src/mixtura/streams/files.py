@@ -138,10 +138,10 @@ class FileBatches:
             if not any(test(kind) for test in (TEXT if name in self._text else NUMBERS)):
                 raise checks.no_numbers(what, name, str(kind), name in self._text)
 
-    def _files(self) -> Iterable[Any]:
+    def _files(self) -> Iterable[ds.FileFragment]:
         return (part for part in self.dataset.get_fragments() if isinstance(part, ds.FileFragment))
 
-    def _state(self, path: str) -> tuple[Any, Any]:
+    def _state(self, path: str) -> tuple[object, object]:
         (info,) = self.dataset.filesystem.get_file_info([path])
         return info.size, info.mtime_ns
 
@@ -150,7 +150,7 @@ class FileBatches:
             raise checks.changed_file(path)
 
 
-def _opened(data: Any, file_format: str | None) -> ds.Dataset:
+def _opened(data: str | Path | Iterable[str | Path], file_format: str | None) -> ds.Dataset:
     paths = [Path(path) for path in ([data] if isinstance(data, str | Path) else data)]
     if not paths:
         raise ValueError("data has no files; pass at least one.")
@@ -163,14 +163,14 @@ def _opened(data: Any, file_format: str | None) -> ds.Dataset:
             raise ValueError(f"The format of {str(first)!r} cannot be inferred from its name; set file_format.")
         file_format = FORMATS[first.suffix.lower()]
     checks.one_of("file_format", file_format, set(FORMATS.values()))
-    names: Any = [str(path) for path in paths]
+    names = [str(path) for path in paths]
     try:
         return ds.dataset(names[0] if len(names) == 1 else names, format=file_format)
     except (OSError, pa.ArrowException) as error:
         raise checks.unread(f"The data set {', '.join(names[:3])}", error) from error
 
 
-def _with_numbers(dataset: Any, features: list[str]) -> Any:
+def _with_numbers(dataset: ds.Dataset, features: list[str]) -> ds.Dataset:
     """Read features of CSV files as floats: Arrow infers types from the first megabyte, which may be all integers."""
     if not isinstance(dataset.format, ds.CsvFileFormat):
         return dataset
@@ -180,7 +180,7 @@ def _with_numbers(dataset: Any, features: list[str]) -> Any:
     return ds.dataset(dataset.files, format=ds.CsvFileFormat(convert_options=options), filesystem=dataset.filesystem)
 
 
-def _index_columns(schema: pa.Schema) -> list[Any]:
+def _index_columns(schema: pa.Schema) -> list[object]:
     """Columns that hold the index of a data frame, as pandas and Dask note them in their files."""
     noted = (schema.metadata or {}).get(b"pandas")
     return [] if noted is None else json.loads(noted).get("index_columns", [])
