@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 from rich.text import Text
+from sklearn.base import BaseEstimator
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
@@ -24,7 +25,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.naive_bayes import GaussianNB
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 
@@ -42,7 +43,7 @@ MOST_BOOSTED = 50  # classes
 MOST_FOR_SPARSE = 5000  # rows times classes; the digits take 18 s of sparse learning
 
 
-def _impute(model: Any) -> Any:
+def _impute(model: BaseEstimator) -> Pipeline:
     """Mean imputation and scaling of numbers, indicators of categories, and a model."""
     numbers = make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler())
     indicators = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
@@ -52,7 +53,7 @@ def _impute(model: Any) -> Any:
 
 _categories = make_column_selector(dtype_include="category")
 
-Makers = dict[str, Callable[[int], Any]]  # names of classifiers, and how they are made from a seed
+Makers = dict[str, Callable[[int], BaseEstimator]]  # names of classifiers, and how they are made from a seed
 RIVALS: Makers = {
     "QDA": lambda seed: _impute(QuadraticDiscriminantAnalysis(reg_param=0.1)),
     "naive Bayes": lambda seed: _impute(GaussianNB()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from mixtura.cli.tables import (
     read_table,
 )
 from mixtura.estimators.averaged import AveragedMixtureClassifier
-from mixtura.estimators.density_classifier import DensityClassifier
+from mixtura.estimators.density_classifier import DensityClassifier, Trained
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.parts import n_columns
@@ -46,7 +46,9 @@ OVERRUN = 1.2  # times the budget from which on a note says so
 WIDE = 1000
 REASONS = 3  # per row
 
-METHODS: dict[str, Any] = {  # name of `--method` and of the comparison: how it is made
+METHODS: dict[
+    str, Callable[[float | None, int], Trained]
+] = {  # name of `--method` and of the comparison: how it is made
     "MixtureClassifier": lambda budget, seed: MixtureClassifier(time_budget=budget, random_state=seed),
     "MixtureClassifier(1)": lambda budget, seed: MixtureClassifier(1, random_state=seed),
     "AveragedMixture": lambda budget, seed: AveragedMixtureClassifier(n_estimators=10, random_state=seed),
@@ -209,9 +211,9 @@ def _facts(model: TableClassifier, problem: TableProblem) -> dict[str, Any]:
     }
 
 
-def choice_of(fitted: Any) -> dict[str, Any]:
+def choice_of(fitted: Trained) -> dict[str, Any]:
     """The settings of a fitted classifier, as text and numbers."""
-    counts = sorted(set(np.ravel(fitted.n_components_).tolist()))
+    counts = sorted(set(np.asarray(fitted.n_components_).ravel().tolist()))
     chosen = {} if fitted.search_ is None else fitted.search_.best.what
     covariance = fitted.mixture_.covariance.structure.name if isinstance(fitted, DensityClassifier) else "no"
     return {
@@ -291,11 +293,14 @@ def load_table_model(path: Path) -> TableClassifier:
     return model
 
 
+Unknown = tuple[str, int, str]  # kind of the values, how many there are, and an example
+
+
 def run_predict(path: Path, data: Path, out: Path, options: PredictOptions) -> Answer:
     """Write the predictions for a table, part by part."""
     model = load_table_model(path)
     n_rows = n_empty = n_outliers = 0
-    unknown: dict[str, list[Any]] = {}
+    unknown: dict[str, Unknown] = {}
     with _written(out) as file:
         for part in read_parts(data, options.sep):
             result = predictions(model, part, options)
@@ -376,15 +381,15 @@ def _reasons(model: TableClassifier, frame: pd.DataFrame) -> dict[str, list[str]
     return columns
 
 
-def _count_unknown(model: TableClassifier, frame: pd.DataFrame, unknown: dict[str, list[Any]]) -> None:
+def _count_unknown(model: TableClassifier, frame: pd.DataFrame, unknown: dict[str, Unknown]) -> None:
     """Count values that count as missing because the model does not know them."""
     for column in {column.name: column for column in model.features if column.name in frame.columns}.values():
         entries = entries_of(frame[column.name])
         values = np.array([entry for entry in entries if entry is not None], dtype=object)
         strange = values[pd.isna(column.read(values))]
         if len(strange):
-            counted = unknown.setdefault(column.name, [_kind_of(column), 0, str(strange[0])])
-            counted[1] += len(strange)
+            kind, count, example = unknown.get(column.name, (_kind_of(column), 0, str(strange[0])))
+            unknown[column.name] = kind, count + len(strange), example
 
 
 def _kind_of(column: TableColumn) -> str:

@@ -5,26 +5,35 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from mixtura.cli.tables import TableProblem
-from mixtura.estimators.density_classifier import DensityClassifier
-from mixtura.estimators.estimator import with_selected_settings
+from mixtura.estimators.density_classifier import DensityClassifier, Trained
+from mixtura.estimators.estimator import unfitted_copy, with_selected_settings
 from mixtura.estimators.refits import adopt_estimates, probabilities_of
 from mixtura.estimators.table_classifier import TableClassifier
 from mixtura.files.codec import arguments_of
-from mixtura.inspection.outliers import find_suspicious, reference_of, threshold_of
+from mixtura.inspection.outliers import SuspiciousLabels, find_suspicious, reference_of, threshold_of
 
 MOST_ROWS, FOLDS, FALSE_ALARM = 1500, 5, 0.01
 COSTS, PRECISIONS = (1, 2, 5, 10, 20, 50), (0.5, 0.8, 0.9, 0.95, 0.99)
+
+
+class Performance(TypedDict):
+    """Error rate and log-loss, with intervals where they are known."""
+
+    held_out_error: float
+    held_out_error_interval: list[float] | None
+    held_out_log_loss: float
+    held_out_log_loss_interval: list[float] | None
 
 
 @dataclass(frozen=True)
@@ -52,14 +61,14 @@ class HeldOut:
     """
 
     model: TableClassifier
-    copy: Any
+    copy: Trained
     frame: pd.DataFrame
     labels: np.ndarray
     weights: np.ndarray
     probabilities: np.ndarray
     outlier_scores: np.ndarray
-    sizes: dict[Any, int]
-    left_out: list[Any]
+    sizes: Mapping[Hashable, int]
+    left_out: list[Hashable]
     n_folds: int
     seed: int
 
@@ -87,7 +96,7 @@ class HeldOut:
         return log_loss_of(self.probabilities, self.numbers, self.weights) if len(self.labels) else float("nan")
 
     @property
-    def performance(self) -> dict[str, Any]:
+    def performance(self) -> Performance:
         """Error rate and log-loss: what the selection expects, with intervals, or those of these rows without one."""
         search = self.model.estimator_.search_
         estimate = None if search is None else search.estimate
@@ -115,7 +124,7 @@ class HeldOut:
         return order[self.outlier_scores[order] > threshold_of(self.reference, FALSE_ALARM)]
 
     @cached_property
-    def suspicious(self) -> Any:
+    def suspicious(self) -> SuspiciousLabels:
         """Labels that contradict the held-out predictions."""
         return find_suspicious(self.probabilities, self.numbers, np.array(self.names))
 
@@ -143,11 +152,14 @@ def predict_held_out(
 
     No further fold begins after the deadline; rows that were not held out are left out.
     """
-    every: Any = pd.Series(problem.labels, problem.frame.index)
+    every = pd.Series(problem.labels, problem.frame.index)
     chosen, sizes = choose_rows(every, seed)
     frame, labels = problem.frame.loc[chosen.index], chosen.to_numpy()
     counts = every.value_counts()
-    left_out = [*(value for value in problem.no_classes if value is not None), *counts.index[counts == 1].tolist()]
+    left_out = [
+        *(value for value in problem.no_classes if value is not None),
+        *(value for value, count in counts.items() if count == 1),
+    ]
     fitted, copy, settings = model.estimator_, with_selected_settings(model.estimator_), {}
     weights = np.ones(len(labels))
     if sizes:
@@ -170,7 +182,7 @@ def predict_held_out(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the model itself has given them
         for train, test in splits:
-            part: Any = clone(copy)
+            part = unfitted_copy(copy)
             part.fit(rows.iloc[train], labels[train])
             adopt_estimates(part, fitted)
             probabilities[test] = probabilities_of(part, rows.iloc[test], model.classes_)

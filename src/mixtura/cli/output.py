@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -37,7 +37,7 @@ class Answer:
         For ``--json``.
     """
 
-    parts: list[Any]
+    parts: list[RenderableType]
     facts: dict[str, Any]
 
 
@@ -157,7 +157,7 @@ def short(name: Any, longest: int = LONGEST_NAME) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "\u2026"
 
 
-def page(title: str, beginning: str, sections: Sequence[tuple[str, str]], samples: Sequence[Any]) -> str:
+def page(title: str, beginning: str, sections: Sequence[tuple[str, str]], samples: Sequence[object]) -> str:
     """A whole page without links to other files.
 
     Parameters
@@ -199,7 +199,7 @@ def heading(text: str) -> str:
     return f"<h3>{escaped(text)}</h3>"
 
 
-def facts(pairs: Sequence[tuple[str, Any]]) -> str:
+def facts(pairs: Sequence[tuple[str, object]]) -> str:
     """Names and values, one pair per line."""
     body = "".join(f"<tr><td>{escaped(name)}</td><td>{escaped(value)}</td></tr>" for name, value in pairs)
     return f"<table class='facts'>{body}</table>"
@@ -216,7 +216,7 @@ def tiles(numbers: Sequence[tuple[str, str]]) -> str:
     )
 
 
-def table(heads: Sequence[Any], rows: Sequence[Sequence[Any]], own: int | None = None) -> str:
+def table(heads: Sequence[object], rows: Sequence[Sequence[object]], own: int | None = None) -> str:
     """A table of text; cells that are already HTML are of class `Cell`. The row `own` is bold."""
     head = "".join(f"<th title='{escaped(name)}'>{escaped(short(name))}</th>" for name in heads)
     body = "".join(
@@ -232,7 +232,7 @@ class Cell(str):
     __slots__ = ()
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     return value if isinstance(value, Cell) else f"<td>{escaped(short(value))}</td>"
 
 

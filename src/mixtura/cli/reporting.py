@@ -29,6 +29,7 @@ from mixtura.plotting import ConfusionDisplay, MixtureDisplay, ReliabilityDispla
 from mixtura.plotting.curves import draw_decisions
 from mixtura.plotting.mixtures import draw_classes
 from mixtura.plotting.style import svg_of
+from mixtura.selection.search import SearchTable
 
 MOST_FEATURES, MOST_CLASSES, MOST_CONFUSED = 15, 12, 10
 MOST_POINTS, MOST_LISTED, MOST_VALUES = 400, 12, 40  # rows that are drawn, that are named, and values of a row
@@ -157,7 +158,7 @@ def _choice(evidence: HeldOut, model_name: str) -> str:
     return output.paragraph(text) + output.facts(pairs) + _candidates(search) + "".join(notes)
 
 
-def _candidates(search: Any, most: int = 6) -> str:
+def _candidates(search: SearchTable | None, most: int = 6) -> str:
     """The best candidates of the selection."""
     if search is None or len(search) < 2:
         return ""
@@ -377,7 +378,7 @@ def _doubtful(evidence: HeldOut, drawn: np.ndarray) -> str:
     )
 
 
-def _details(evidence: HeldOut, drawn: np.ndarray) -> list[dict[str, Any]]:
+def _details(evidence: HeldOut, drawn: np.ndarray) -> list[dict[str, object]]:
     """Details of every drawn row: label, prediction, reasons and values."""
     model, frame = evidence.model, evidence.frame.iloc[drawn]
     explained = isinstance(model.estimator_, DensityClassifier) and len(model.features) <= MOST_EXPLAINED

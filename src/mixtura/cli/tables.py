@@ -11,7 +11,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,7 +260,7 @@ class TableProblem:
     labels: np.ndarray
     columns: list[TableColumn]
     notes: list[str]
-    no_classes: tuple[Any, ...] = ()
+    no_classes: tuple[Hashable, ...] = ()
     groups: np.ndarray | None = None
 
 
@@ -331,16 +331,17 @@ def number_classes(column: Any, classes: np.ndarray) -> np.ndarray:
     """Numbers of the classes of rows, as `read_classes` reads them; -1 for a missing or unknown one."""
     places = {float(name) if classes.dtype.kind == "i" else name: place for place, name in enumerate(classes.tolist())}
 
-    def place_of(entry: Any) -> int:
+    def place_of(entry: object) -> int:
         name = category_of(entry)
         if _is_number(entry) and name not in places:
-            name = float(entry) if classes.dtype.kind == "i" else str(float(entry))
+            number = float(cast("float", entry))
+            name = number if classes.dtype.kind == "i" else str(number)
         return places.get(name, -1)
 
     return np.array([-1 if entry is None else place_of(entry) for entry in entries_of(column)])
 
 
-def _as_classes(entries: list[Any], name: str) -> np.ndarray:
+def _as_classes(entries: list[object], name: str) -> np.ndarray:
     """Whole numbers as integers, everything else as text."""
     if not entries:
         raise ValueError(f"The target {name!r} has no values.")
@@ -370,7 +371,7 @@ def missing_values(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
     return np.stack([[entry is None for entry in entries_of(frame[name])] for name in names], 1)
 
 
-def _is_number(entry: Any) -> bool:
+def _is_number(entry: object) -> bool:
     if isinstance(entry, str):
         return PLAIN_NUMBER.fullmatch(entry) is not None
     return isinstance(entry, int | float) and not isinstance(entry, bool)
