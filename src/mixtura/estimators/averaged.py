@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, replace
+from dataclasses import KW_ONLY, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -23,8 +23,6 @@ from mixtura.engine.threads import computing
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import (
-    Device,
-    MemoryLimit,
     Model,
     PathName,
     RandomState,
@@ -76,58 +74,30 @@ SCORED_ROWS = 16_384
 Fitted = TypeVar("Fitted", bound=DensityEstimator)
 
 
-class Averaged(DensityEstimator):
-    """An average of mixtures that were trained together, as one group (averaged-density)."""
+def group_of(averaged: AveragedMixture | AveragedMixtureClassifier) -> MemberGroup:
+    """The members, which were trained together, as one group (averaged-density)."""
+    check_is_fitted(averaged)
+    return MemberGroup(averaged.mixture_, averaged.warp_, member_of=averaged.member_of_)
 
-    _attributes: ClassVar = {"member_of_": Tensor}
-    member_of_: Tensor
-    resampling: str
-    n_estimators: int
-    fraction: float
 
-    @property
-    def _base(self) -> DensityEstimator:
-        """The estimator of the members."""
-        raise NotImplementedError
+def ignore(averaged: object, members: object) -> None:
+    """Files of version 0.1 hold the members beside the average."""
 
-    @property
-    def device(self) -> Device:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Device of the computation, as in the members."""
-        return self._base.device
 
-    @property
-    def memory_limit(self) -> MemoryLimit:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Limit of temporary arrays, as in the members."""
-        return self._base.memory_limit
+# Of an average: as in its members.
+base_device = property(lambda averaged: averaged._base.device)
+base_limit = property(lambda averaged: averaged._base.memory_limit)
 
-    @property
-    def _group(self) -> MemberGroup:
-        check_is_fitted(self)
-        return MemberGroup(self.mixture_, self.warp_, member_of=self.member_of_)
 
-    @property
-    def members_(self) -> list[Mixture]:
-        """The members."""
-        return self._group.members
+def list_members(averaged: AveragedMixture | AveragedMixtureClassifier) -> list[Mixture]:
+    """The members."""
+    return group_of(averaged).members
 
-    mixtures_ = members_.setter(lambda self, value: None)  # files of version 0.1 hold them beside the average
 
-    def _draw_counts(
-        self, strata: np.ndarray, weights: Tensor | None, random_state: np.random.RandomState, groups: object
-    ) -> Tensor | None:
-        grouped = with_groups(None, groups, len(strata))
-        numbers = grouped.groups if isinstance(grouped, Grouped) else None
-        return draw_replicates(
-            self.resampling, self.n_estimators, self.fraction, strata, weights, random_state, numbers
-        )
-
-    def _selected_settings(self) -> dict[str, object]:
-        return select_base(self._base, self.search_, vars(self).get("classes_"))
-
-    def _check_fitted(self) -> None:
-        super()._check_fitted()
-        checks.is_kind("estimator", self._base, DensityEstimator)
-        self._group.check()
+def check_members(averaged: AveragedMixture | AveragedMixtureClassifier) -> None:
+    """Check the estimator of the members, and that they are parts of one mixture."""
+    checks.is_kind("estimator", averaged._base, DensityEstimator)
+    group_of(averaged).check()
 
 
 def prepare_base(name: str, base: Model, X: object) -> Model:
@@ -155,6 +125,12 @@ def select_base(base: DensityEstimator, table: SearchTable | None, classes: np.n
     given = arguments_of(copy)
     copy.set_params(**{k: v for k, v in what.items() if is_auto(given[k])})
     return {"estimator": copy}
+
+
+def numbers_of(groups: object, n_rows: int) -> Tensor | None:
+    """Numbers of the groups of rows, (n,)."""
+    grouped = with_groups(None, groups, n_rows)
+    return grouped.groups if isinstance(grouped, Grouped) else None
 
 
 def draw_replicates(
@@ -280,7 +256,7 @@ def score_unseen(
 
 @storable("AveragedMixture", check=check_fitted)
 @with_constructor
-class AveragedMixture(DensityMixin, Averaged):
+class AveragedMixture(DensityMixin, DensityEstimator):
     """Average of the densities of several Gaussian mixtures, p(x) = 1/B sum_b p_b(x) (averaged-density).
 
     Averaging reduces overfitting: peaks of single members are smoothed out [1]_. The members are trained together, in
@@ -357,10 +333,23 @@ class AveragedMixture(DensityMixin, Averaged):
         "estimator": checks.kind_of_estimator(GaussianMixture, "a GaussianMixture, or None for one with its defaults")
     }
 
+    _attributes: ClassVar = {"member_of_": Tensor}
+    member_of_: Tensor = field(init=False)
+    device, memory_limit = base_device, base_limit  # pyright: ignore[reportAssignmentType]
+    members_ = property(list_members)
+    mixtures_ = members_.setter(ignore)
+
     @property
     def _base(self) -> GaussianMixture:
         usual = GaussianMixture(prior="default", categorical_features="from_dtype")
         return usual if self.estimator is None else self.estimator
+
+    def _selected_settings(self) -> dict[str, object]:
+        return select_base(self._base, self.search_, None)
+
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        check_members(self)
 
     @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> AveragedMixture:
@@ -389,7 +378,8 @@ class AveragedMixture(DensityMixin, Averaged):
         adopt_features(self, base)
         self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
-        counts = self._draw_counts(np.zeros(len(rows), np.int64), weights, random_state, groups)
+        drawn = self.resampling, self.n_estimators, self.fraction, np.zeros(len(rows), np.int64)
+        counts = draw_replicates(*drawn, weights, random_state, numbers_of(groups, len(rows)))
         search, start = make_density_search(base, random_state), make_start(base, random_state)
 
         def begin(task: Task, seen: Rows, source: Source, column: int) -> list[MemberFit]:
@@ -410,7 +400,7 @@ class AveragedMixture(DensityMixin, Averaged):
         if counts is not None:
             with computing():
                 limit = checks.memory_limit(self.memory_limit)
-                unseen = score_unseen(self._group, rows, counts, limit, _mean_density)
+                unseen = score_unseen(group_of(self), rows, counts, limit, _mean_density)
             self.oob_log_density_ = unseen.cpu().numpy()
             self.oob_score_ = mean_of(self.oob_log_density_, ~np.isnan(self.oob_log_density_), weights)
         return self
@@ -540,7 +530,7 @@ def _as_density(averaged: AveragedMixture, mixture: Mixture) -> GaussianMixture:
 
 @storable("AveragedMixtureClassifier", check=check_fitted)
 @with_constructor
-class AveragedMixtureClassifier(Averaged, DensityClassifier):  # pyright: ignore[reportIncompatibleVariableOverride]
+class AveragedMixtureClassifier(DensityClassifier):
     """Average of several mixture classifiers.
 
     The members are trained together, in one pass over the data per iteration. Resampling is stratified by class.
@@ -626,13 +616,31 @@ class AveragedMixtureClassifier(Averaged, DensityClassifier):  # pyright: ignore
         "combine": checks.among(("posterior", "density")),
     }
 
+    _attributes: ClassVar = {"member_of_": Tensor}
+    member_of_: Tensor = field(init=False)
+    device, memory_limit = base_device, base_limit  # pyright: ignore[reportAssignmentType]
+
+    @property
+    def members_(self) -> list[Mixture]:
+        """The members."""
+        return list_members(self)
+
+    mixtures_ = members_.setter(ignore)
+
     @property
     def _base(self) -> MixtureClassifier:
         return MixtureClassifier(1) if self.estimator is None else self.estimator
 
+    def _selected_settings(self) -> dict[str, object]:
+        return select_base(self._base, self.search_, vars(self).get("classes_"))
+
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        check_members(self)
+
     @property
     def _groups(self) -> list[MemberGroup]:
-        return [self._group] if self.combine == "posterior" else super()._groups
+        return [group_of(self)] if self.combine == "posterior" else super()._groups
 
     @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> AveragedMixtureClassifier:
@@ -667,7 +675,8 @@ class AveragedMixtureClassifier(Averaged, DensityClassifier):  # pyright: ignore
         adopt_features(self, base)
         self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
-        counts = self._draw_counts(_strata(labels), weights, random_state, groups)
+        drawn = self.resampling, self.n_estimators, self.fraction, _strata(labels)
+        counts = draw_replicates(*drawn, weights, random_state, numbers_of(groups, len(rows)))
         settings = replace(settings, generator=_next_generator(random_state), missing="ignorable")
 
         def begin(task: Task, _: Rows, source: Source, column: int) -> list[MemberFit]:
@@ -701,7 +710,7 @@ class AveragedMixtureClassifier(Averaged, DensityClassifier):  # pyright: ignore
         combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
         with computing():
             limit = checks.memory_limit(self.memory_limit)
-            values = score_unseen(self._group, rows, counts, limit, combine)
+            values = score_unseen(group_of(self), rows, counts, limit, combine)
         probabilities = values.cpu().numpy()
         self.oob_decision_function_ = probabilities
         numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()
