@@ -384,7 +384,7 @@ def test_the_header_is_plain_json(path):
     with safe_open(path, framework="np") as file:
         header = json.loads(file.metadata()["mixtura"], parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert header["format"] == "mixtura model"
-    assert header["format_version"] == 3
+    assert header["format_version"] == 4
     assert header["model"]["estimator"] == "MixtureClassifier"
     assert header["model"]["fitted"]["feature_names_in_"]["array"] == list("abcd")
 
@@ -558,7 +558,7 @@ class TestRefused:
 
     def test_another_version(self, saved):
         edited(saved, lambda header, _: header.update(format_version=99))
-        refused(saved, r"has format version 99, but this mixtura reads version 3\. Install the version that wrote it")
+        refused(saved, r"has format version 99, but this mixtura reads versions 3 to 4\. Install the version")
 
     def test_a_changed_header(self, saved):
         edited(saved, lambda header, _: header["model"]["arguments"].update(tol=1.0))

@@ -157,7 +157,7 @@ def _check_depth(value: object) -> None:
 
 METADATA = "mixtura"  # key of the header in the file
 FORMAT = "mixtura model"
-FORMAT_VERSION = 3  # see docs/model_files.md for compatibility
+FORMAT_VERSION, READ = 4, (3, 4)  # written, and read; see docs/model_files.md
 
 
 def save(estimator: WithArguments, path: str | os.PathLike[str]) -> None:
@@ -224,10 +224,10 @@ def load(path: str | os.PathLike[str]) -> Any:
         ) from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise ValueError(f"{str(path)!r} was not written by mixtura. Pass a file written by model.save.")
-    if header.get("format_version") != FORMAT_VERSION:
+    if header.get("format_version") not in READ:
         raise ValueError(
-            f"{str(path)!r} has format version {header.get('format_version')}, but this mixtura reads version "
-            f"{FORMAT_VERSION}. Install the version that wrote it, or save the model again."
+            f"{str(path)!r} has format version {header.get('format_version')}, but this mixtura reads versions "
+            f"{READ[0]} to {READ[-1]}. Install the version that wrote it, or save the model again."
         )
     if header.pop("checksum", None) != _checksum(header, tensors):
         raise ValueError(f"The model file {str(path)!r} is damaged: its checksum does not match. Save the model again.")
