@@ -138,6 +138,13 @@ def test_a_failure_counts_as_the_class_frequencies(monkeypatch):
     assert row["failure"] == "ValueError: no model"
     np.testing.assert_allclose(row["log-loss"], -np.log([2 / 3, 1 / 3]).mean(), atol=1e-6)
 
+    def absent(X, y, folds):
+        raise ModuleNotFoundError("No module named 'boosting'")
+
+    monkeypatch.setitem(defaults.CLASSIFIERS, "failing", absent)
+    with pytest.raises(ModuleNotFoundError, match="boosting"):  # no failure of the classifier
+        defaults.measure("development", "", 0, "complete", "failing")
+
 
 def row(name: str, classifier: str, loss: float, fold: int = 0) -> dict:
     condition = {"part": "development", "condition": "complete", "code": "c"}
