@@ -158,6 +158,36 @@ def by_set(rows: list[Row]) -> list[str]:
     return lines
 
 
+def by_kind(rows: list[Row]) -> dict[str, list[Row]]:
+    """Results on sets with categories and on sets of numbers alone."""
+    return {
+        "with categories": [row for row in rows if row["categories"]],
+        "of numbers alone": [row for row in rows if not row["categories"]],
+    }
+
+
+def kinds(rows: list[Row]) -> list[str]:
+    """Differences on sets with categories and on sets of numbers alone."""
+    parts = by_kind(rows)
+    columns = [f"{kind}: {what}" for kind in parts for what in ("sets", "error, points", "log-loss")]
+    lines = [f"| classifier | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    for name in rivals(rows):
+        cells = []
+        for own in parts.values():
+            cells += [str(len(pair(own, OURS, name, "error")[0]))]
+            for measure, digits in (("error", 1), ("log-loss", 3)):
+                mean, error = mean_and_error(MEASURES[measure] * differences_of(own, OURS, name, measure))
+                cells += [f"{mean:+.{digits}f} ± {error:.{digits}f}"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def constants(rows: list[Row]) -> list[str]:
+    """Fits that give all test rows the same probabilities, of which the reader should know."""
+    same = Counter((row["classifier"], row["set"]) for row in rows if row["AUC"] == 0.5 and "failure" not in row)
+    return [f"- {name} on {data}, {n} fits" for (name, data), n in sorted(same.items())]
+
+
 def title(condition: str) -> str:
     mechanism, _, share = condition.rpartition(" ")
     return TITLES[mechanism or condition].format(share)
@@ -169,10 +199,14 @@ there are more; classes with fewer than 10 rows are left out. Every set is divid
 
 The mixture, LightGBM, histogram boosting, CatBoost and explainable boosting have native support of categories; the
 others have one-hot coding. Settings of the other classifiers are chosen by cross-validation on the training rows:
-[classifiers.py](../classifiers.py). "Imputed" stands for medians and indicators in place of native support of missing
-values. A classifier that fails predicts the class frequencies. With complete training rows and missing values in test
-rows ("deployment") the others are trained with three thinned copies of the rows. TabPFN and other pretrained models are
-not compared: their weights are in no package registry.
+[classifiers.py](../classifiers.py); of LightGBM and histogram boosting that is the number of trees, and CatBoost,
+RealMLP, TabM and xRFM have the settings of their packages. Class probabilities of the mixture and of the RBF-SVM are
+calibrated on training rows, those of the others are as they come; the log-loss takes probabilities below 1e-15 for
+1e-15. Forests, LightGBM, histogram boosting, CatBoost and explainable boosting have native support of missing values,
+the others medians and indicators; "imputed" stands for these in place of native support. A classifier that fails
+predicts the class frequencies. With complete training rows and missing values in test rows ("deployment") the others
+are trained with three thinned copies of the rows. TabPFN and other pretrained models are not compared: their weights
+are in no package registry.
 
 Every row compares over the sets and folds that both have. Differences are ours minus theirs, means over sets of means
 over folds, with standard errors over sets (the sizes of one generator are one set): negative is better for us, but for
@@ -233,7 +267,17 @@ def page(rows: list[Row]) -> str:
                 lines += [f"### {part.capitalize()}: {title(condition)}", "", *table(chosen), ""]
         if reasons := failures(of_part):
             lines += ["Failures:", "", *reasons, ""]
+        if same := constants(of_part):
+            lines += [
+                "Fits with an AUC of exactly 50 %, which do not tell test rows apart:",
+                "",
+                *same,
+                "",
+            ]
         complete = [row for row in of_part if row["condition"] == "complete"]
+        if part == "evaluation":
+            words = "Differences without removed values, by the features of the sets."
+            lines += ["### Evaluation: sets with categories and sets of numbers", "", words, "", *kinds(complete), ""]
         lines += [f"### {part.capitalize()}, set by set", "", "Error and log-loss without removed values.", ""]
         lines += [*by_set(complete), ""]
     return "\n".join(lines)

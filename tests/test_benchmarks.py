@@ -171,6 +171,14 @@ def test_results_in_the_readme_are_those_of_the_files():
     assert readme.section_of(readme.README.read_text("utf-8")) == readme.render(), "run python -m benchmarks.readme"
     page = readme.DECISIONS.read_text("utf-8")
     assert page == readme.with_decisions(page), "run python -m benchmarks.readme"
+    part = defaults_page.part_of(defaults.results())
+    assert f"The sets of the first two rows are {part} sets" in page
+
+
+def test_sets_are_told_apart_by_their_features():
+    rows = [row("iris", "a", 0.1) | {"categories": 0}, row("zoo", "a", 0.2) | {"categories": 15}]
+    parts = defaults_page.by_kind(rows)
+    assert [[own["set"] for own in part] for part in parts.values()] == [["zoo"], ["iris"]]
 
 
 def test_the_page_of_the_defaults_is_that_of_its_file():
