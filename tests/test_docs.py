@@ -171,7 +171,12 @@ QUOTED = {
         ("| MNIST (pca50) ", "| settings by validation, test |"),
         ("| MNIST (pca50) ", "| average of 5 starts, test |"),
     ],
-    "the boundary alone, few parameters": [(WAVEFORM, "gmm |"), (WAVEFORM, "dgmm |"), (WAVEFORM, "svm |")],
+    "the boundary alone, few parameters": [
+        (WAVEFORM, "gmm |"),
+        (WAVEFORM, "dgmm |"),
+        (WAVEFORM, "logistic |"),
+        (WAVEFORM, "svm |"),
+    ],
     "a small sample, and an error estimate without a test set": [
         ("", "automatic, held-out log-loss, transforms, averaged, bootstrap |"),
         ("", "unregularised |"),
@@ -187,6 +192,7 @@ QUOTED = {
     ],
     "the last layer of a network": [
         ("## MNIST, D = 2", "softmax |"),
+        ("## MNIST, D = 2", "large-margin softmax |"),
         ("## MNIST, D = 2", "discriminative mixture, `MixtureHead` |"),
     ],
     "a layer that can be pruned": [("## MNIST, D = 2", "SDGM, `SparseMixtureHead` |")],
