@@ -1,7 +1,8 @@
 """python -m benchmarks: times relative to other libraries, temporary memory, cost per row. Writes results/speed.*.
 
 Others: `python -m benchmarks defaults` compares the default with other classifiers, `embeddings` fits many features of
-a frozen network, `doubt` compares outlier scores, and `few_labels` classifiers of few labeled samples.
+a frozen network, `doubt` compares outlier scores, `few_labels` classifiers of few labeled samples, and `missingness`
+classifiers where the class decides which values are missing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import numpy as np
 from benchmarks.rivals import RIVALS, make_problem
 
 RESULTS = Path(__file__).parent / "results"
-OTHERS = ("defaults", "embeddings", "doubt", "few_labels")
+OTHERS = ("defaults", "embeddings", "doubt", "few_labels", "missingness")
 
 # (rows, features, components, covariance, target ratio against scikit-learn)
 ITERATIONS = [

@@ -141,6 +141,18 @@ def prediction_sets() -> dict[str, float]:
     return {"low": 100 * own["smallest"], "high": 100 * own["largest"], "size": own["size"]}
 
 
+def missingness() -> dict[str, float]:
+    """Mean log-losses where the class decides which training values are missing."""
+    rows = read(BENCHMARKS, "missingness.json")["rows"]
+    reasons = {"same": "the same", "none": "none", "random": "at random"}
+    methods = {"auto": 'missing="auto"', "ignorable": 'missing="ignorable"', "forest": "random forest, imputed"}
+    return {
+        f"{key}_{name}": float(np.mean([row["losses"][method][reason] for row in rows]))
+        for key, reason in reasons.items()
+        for name, method in methods.items()
+    }
+
+
 def few() -> dict[str, float]:
     way = "no validation labels"
     return {
@@ -241,6 +253,13 @@ FRAGMENTS: tuple[tuple[str, str, Callable[[], Mapping[str, Any]]], ...] = (
         "sets of 90 % hold the class of {low:.1f} to {high:.1f} % of the test samples of a package, and {size:.1f} of "
         "nine classes",
         prediction_sets,
+    ),
+    (
+        "docs/missing.md",
+        """| for the same reasons | **{same_auto:.3f}** | {same_ignorable:.3f} | {same_forest:.3f} |
+| none (complete rows) | {none_auto:.3f} | **{none_ignorable:.3f}** | {none_forest:.3f} |
+| 30 % at random | {random_auto:.3f} | **{random_ignorable:.3f}** | {random_forest:.3f} |""",
+        missingness,
     ),
     (
         "docs/few_labels.md",

@@ -12,7 +12,7 @@ from conftest import ROOT
 pd = pytest.importorskip("pandas")
 
 sys.path.insert(0, str(ROOT))
-from benchmarks import average, defaults, defaults_page, embeddings, few_labels, readme  # noqa: E402
+from benchmarks import average, defaults, defaults_page, embeddings, few_labels, missingness, readme  # noqa: E402
 from benchmarks.data_sets import CATEGORY, division, load, names_of, remove  # noqa: E402
 
 
@@ -189,6 +189,15 @@ def test_the_page_of_the_defaults_is_that_of_its_file():
 def test_the_page_of_averages_is_that_of_its_files():
     page = (average.RESULTS / "average.md").read_text("utf-8")
     assert page == average.page(average.read()), "run python -m benchmarks defaults, or benchmarks.average.write"
+
+
+def test_the_page_of_missingness_is_that_of_its_file():
+    """The bold figures of docs/missing.md are the smallest of their rows."""
+    results = json.loads((missingness.RESULTS / "missingness.json").read_text("utf-8"))
+    assert missingness.as_markdown(results) == (missingness.RESULTS / "missingness.md").read_text("utf-8")
+    averages = missingness.means(results["rows"])
+    best = [min(missingness.METHODS, key=lambda method: averages[reason, method]) for reason in missingness.REASONS]
+    assert best == ['missing="auto"', 'missing="ignorable"', 'missing="ignorable"']
 
 
 def test_the_guide_and_the_page_have_the_figures_of_embeddings():
