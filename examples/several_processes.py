@@ -62,4 +62,4 @@ if __name__ == "__main__":
     if "RANK" in os.environ:
         main()
     else:
-        start(__file__)
+        start(sys.argv[0])
