@@ -46,13 +46,17 @@ other = wine.with_class_prior([0.6, 0.2, 0.2])
 print(dict(zip(wine.classes_, other.predict_proba(X[65:66])[0].round(3).tolist(), strict=True)))
 
 # %%
-# The plane that separates ten classes best, calibration, and what was compared.
-figure, axes = plt.subplots(2, 2, figsize=(14, 11), layout="constrained")
-MixtureDisplay.from_estimator(model, X_test, y_test, ax=axes[0, 0])
-axes[0, 0].set_title("ten classes, in the plane that separates best")
-ReliabilityDisplay.from_estimator(model, X_test, y_test, ax=axes[0, 1])
-SearchDisplay.from_estimator(wine, ax=axes[1, 0])
-HistoryDisplay.from_estimator(model, ax=axes[1, 1])
+# The plane that separates ten classes best, calibration, and the history of the fit.
+figure, axes = plt.subplots(1, 3, figsize=(14, 4.5), layout="constrained")
+MixtureDisplay.from_estimator(model, X_test, y_test, ax=axes[0])
+axes[0].set_title("ten classes, in the plane that separates best")
+ReliabilityDisplay.from_estimator(model, X_test, y_test, ax=axes[1])
+HistoryDisplay.from_estimator(model, ax=axes[2])
+
+# %%
+# What was compared for the wines.
+figure, axis = plt.subplots(figsize=(10, 5), layout="constrained")
+SearchDisplay.from_estimator(wine, ax=axis)
 
 # %%
 # Pairs of features, each with the other features integrated out.
