@@ -391,6 +391,7 @@ def test_mistakes(ripley):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")  # array API of SciPy
 def test_scikit_learn_agrees_with_the_default():
     """Weights as repetitions too, through the splits that the check passes."""
     check_estimator(MixtureClassifier())

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -509,3 +510,11 @@ def test_mixed_features_are_predicted_better_than_by_boosting_and_by_numbers_alo
         )
     ]
     assert losses[0] < min(losses[1:])
+
+
+def test_covariances_of_another_number_of_numeric_features_are_refused():
+    X, y = mixed_samples(n_samples=80)
+    covariance = MixtureClassifier(1).fit(X, y).mixture_.covariance
+    covariance.check()
+    with pytest.raises(ValueError, match="covariances and numeric features have inconsistent sizes"):
+        replace(covariance, kind=replace(covariance.kind, n_numeric=covariance.n_numeric + 1)).check()

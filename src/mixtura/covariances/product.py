@@ -304,6 +304,8 @@ class ProductCovariance(Covariance):
         """Raise a ValueError unless the covariances are valid and frequencies sum to one."""
         if self.n_numeric:
             self.inner.check()
+        if self.inner.n_features != self.n_numeric:
+            raise ValueError("covariances and numeric features have inconsistent sizes")
         shapes = {part.shape for part in (self.log_frequencies, self.centres, self.targets)}
         if shapes != {(self.inner.n_components, sum(self.kind.sizes))}:
             raise ValueError("frequencies of categories and components have inconsistent shapes")
