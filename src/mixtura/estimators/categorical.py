@@ -143,7 +143,7 @@ class Encoding:
 
 
 class ArrowTable(Protocol):
-    """A table of Arrow."""
+    """A table of Arrow or polars, which can become one of pandas."""
 
     def to_pandas(self) -> object: ...
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, cast
 
 import numpy as np
 from sklearn.base import ClassifierMixin, MetaEstimatorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
+from mixtura.estimators.categorical import ArrowTable
 from mixtura.estimators.classifiers import Classifier
 from mixtura.estimators.density_classifier import DensityClassifier, Trained, is_series, marginal_loss
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting, unfitted_copy, with_constructor
@@ -266,13 +267,7 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
             raise ValueError("the columns and the model have different numbers of features")
 
 
-class PandasConvertible(Protocol):
-    """A data frame that can become one of pandas."""
-
-    def to_pandas(self) -> object: ...
-
-
-def has_pandas(X: object) -> TypeGuard[PandasConvertible]:
+def has_pandas(X: object) -> TypeGuard[ArrowTable]:
     return "to_pandas" in dir(X)
 
 

@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -200,13 +200,7 @@ def text_of(value: object) -> str:
 SHOWN_FEATURES = 6
 
 
-class Featured(Protocol):
-    """A fitted estimator."""
-
-    n_features_in_: int
-
-
-def feature_names(estimator: Featured) -> list[str]:
+def feature_names(estimator: checks.WithFeatures) -> list[str]:
     """The feature names of the fit, or x0, x1, ... as in scikit-learn."""
     known = vars(estimator).get("feature_names_in_")
     return [f"x{j}" for j in range(estimator.n_features_in_)] if known is None else [str(name) for name in known]
