@@ -77,6 +77,10 @@ SLOWER = (
     "the automatic choice takes {c_slower:.1f} times as long as a random forest of 300 trees, with 30 % of the values "
     "missing {r_slower:.1f} times"
 )
+CATEGORICAL = (
+    "log-loss, {sets} evaluation sets with categories: {ours:.3f} (random forest {forest:.3f}, "
+    "logistic regression {regression:.3f}, histogram boosting {boosting:.3f})"
+)
 SINGLE = (
     "{seconds_single:.1f} seconds a fit (`MixtureClassifier()`: {seconds_ours:.1f}); error {error_single:.1f} % "
     "({error_ours:.1f} %) on {sets} sets"
@@ -247,11 +251,17 @@ def decisions() -> dict[str, dict[str, float]]:
         own, other = pair(of(rows, "complete"), OURS, "MixtureClassifier(1)", measure)
         kind = measure.split()[-1]
         single |= {f"{kind}_ours": mean(own, measure), f"{kind}_single": mean(other, measure), "sets": len(own)}
+    mixed = [row for row in of(rows, "complete") if row["categories"] > 0]
+    categorical: dict[str, float] = {}
+    for name in ("random forest", "logistic regression", "histogram boosting"):
+        own, other = pair(mixed, OURS, name, "log-loss")
+        categorical |= {"sets": len(own), "ours": mean(own, "log-loss"), name.split()[-1]: mean(other, "log-loss")}
     return {
         COMPARED.format(what="error in %", form=".1f"): errors,
         COMPARED.format(what="log-loss", form=".3f"): losses,
         SINGLE: single,
         SLOWER: slower,
+        CATEGORICAL: categorical,
     }
 
 

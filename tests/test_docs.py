@@ -162,9 +162,8 @@ QUOTED = {
     "embeddings, pixels and other wide features": [("", "docstrings, sentence embeddings |")],
     "texts": [("## Counts of words", "docstrings |")],
     "numeric and categorical features": [
-        ("", "mixture, categorical features, cross-validated"),
-        ("", "logistic regression, one-hot coding"),
-        ("", "boosting, native categories, early stopping"),
+        ("### Evaluation sets, no values removed", f"with categories | {name} |")
+        for name in ("random forest", "logistic regression", "histogram boosting")
     ],
     "a quick baseline, quadratic discriminant analysis with shrinkage": [],
     "fewer errors from many samples, with a density": [
