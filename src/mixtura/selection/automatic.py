@@ -57,8 +57,8 @@ from mixtura.solvers import FitResult, Outcome, Record, first_update, mixture_of
 # gain (image: log-loss 0.27 instead of 0.16). Starts from clusters of all samples, instead of clusters within the fold,
 # make many components look good: wine, log-loss 0.09 instead of 0.05.
 # What each part gains: benchmarks/results/earlier_defaults.md. Hybrid training of the chosen model itself, decided by
-# held-out samples, changed the mean log-loss from 0.356 to 0.354 on complete test sets and from 0.464 to 0.465 with 30 %
-# missing values, for 1.3 times the work; larger models that are trained on join the average instead.
+# held-out samples, changed the mean log-loss from 0.356 to 0.354 on complete test sets and from 0.464 to 0.465 with
+# 30 % missing values, for 1.3 times the work; larger models that are trained on join the average instead.
 # The simplest candidate within this many standard errors of the best one is chosen.
 STANDARD_ERRORS = 1.0
 # An average is kept if it gains more than this many standard errors of the paired difference. Mean over the 43
