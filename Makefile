@@ -30,7 +30,7 @@ demo: .venv/installed-cli,plot
 test: lint
 	$(THREADS) $(BIN)/python -m pytest $(WATCHDOG) $(PARALLEL) $(OPTIONS)
 
-# In less than a minute: the laws of all parts, the levels of files, and the example of every estimator.
+# In less than a minute: the laws of models and solvers, the levels of files, and the example of every estimator.
 QUICK := tests/test_laws.py tests/test_new_covariance.py tests/test_layers.py src/mixtura/estimators
 quick: .venv/installed-dev
 	$(THREADS) $(BIN)/python -m pytest $(WATCHDOG) $(PARALLEL) $(OPTIONS) $(QUICK)

@@ -104,7 +104,7 @@ def summary(results: dict[str, Any], case: str, variant: str) -> tuple[int, np.n
 
 
 def paired(results: dict[str, Any], case: str, variant: str) -> str:
-    """What the default's optimism is beyond that of a variant, on the same draws."""
+    """The optimism of the default beyond that of a variant, on the same draws."""
     if variant == "default":
         return ""
     own, other = (results["draws"][f"{case}, {name}"] for name in (variant, "default"))

@@ -1,4 +1,4 @@
-"""Constants of the engine, with their measurements. No other folder is tuned to a processor."""
+"""Constants of the engine, with their measurements."""
 
 from __future__ import annotations
 

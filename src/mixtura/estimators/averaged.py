@@ -84,9 +84,8 @@ def ignore(averaged: object, members: object) -> None:
     """Files of version 0.1 hold the members beside the average."""
 
 
-# Of an average: as in its members.
-base_device = property(lambda averaged: averaged._base.device)
-base_limit = property(lambda averaged: averaged._base.memory_limit)
+base_device = property(lambda averaged: averaged._base.device, doc="Device of the computation, as in the members.")
+base_limit = property(lambda averaged: averaged._base.memory_limit, doc="Limit of temporary arrays, as in the members.")
 
 
 def list_members(averaged: AveragedMixture | AveragedMixtureClassifier) -> list[Mixture]:
