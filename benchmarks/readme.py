@@ -61,7 +61,7 @@ been run. Rules of the default were chosen on the development sets, the average 
 figures are optimistic. """,
     "evaluation": """**Limits.** No rule was chosen on these sets, and the default was run on them once, when it was
 done. They are small tables from packages; standard errors are over such sets. Recurrence has the features, not the
-classes, of 157 rows of a development set, breast cancer. On the {n_others} development sets, on which its rules were
+classes, of rows of a development set, breast cancer. On the {n_others} development sets, on which its rules were
 chosen, it has {others}. The page of all figures says what was not run. """,
 }
 PRETRAINED = """Pretrained models such as TabPFN are not compared: their weights are in no package registry.
