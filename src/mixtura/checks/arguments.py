@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -221,20 +221,11 @@ def rank(value: object, n_features: int) -> int | None:
     return int(value)
 
 
-class WithUpdate(Protocol):
-    """A covariance structure, for errors about it."""
-
-    name: ClassVar[str]
-
-    @property
-    def has_update(self) -> bool: ...
-
-
-def has_update(structure: WithUpdate) -> None:
-    """Check that EM can fit a covariance structure."""
-    if not structure.has_update:
+def has_update(structure: str, holds: bool) -> None:
+    """Check that EM can fit a covariance structure of this name."""
+    if not holds:
         raise ValueError(
-            f"covariance_type {structure.name!r} has no closed-form update, so EM cannot fit it; use 'low_rank', or a "
+            f"covariance_type {structure!r} has no closed-form update, so EM cannot fit it; use 'low_rank', or a "
             "classifier with solver='gradient'."
         )
 

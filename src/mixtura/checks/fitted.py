@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import types
 from numbers import Real
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,7 +14,6 @@ from mixtura.numerics.linalg import recording
 
 # Correlation matrices that fail to be positive definite by less than this are repaired when they are factored.
 ROUNDING = 1e-6
-PROBABILITY_ERROR = 1e-3  # of sums of single-precision probabilities
 
 
 def positive_numbers(name: str, values: Tensor) -> None:
@@ -76,68 +74,6 @@ def same_size(name: str, size: int, expected: int) -> None:
 def feature_names(estimator: object) -> np.ndarray | None:
     """The names of the columns that an estimator was fitted to, None if they had none."""
     return vars(estimator).get("feature_names_in_")
-
-
-class WithClasses(Protocol):
-    """A fitted classifier."""
-
-    classes_: np.ndarray
-
-
-class WithFeatures(Protocol):
-    """A fitted estimator."""
-
-    n_features_in_: int
-
-
-def fitted_classes(name: str, labels: np.ndarray, model: object) -> None:
-    """Check that labels are distinct."""
-    is_kind(name, labels, np.ndarray)
-    same_size(name, len(set(labels.tolist())) if labels.ndim == 1 else 0, labels.size)
-
-
-def fitted_prior(name: str, probabilities: np.ndarray, model: WithClasses) -> None:
-    """Check that there is one probability for each class."""
-    numbers_of_classes(name, probabilities, model)
-    if not bool((probabilities >= 0).all()) or abs(float(probabilities.sum()) - 1) > PROBABILITY_ERROR:
-        raise ValueError(f"{name} is not one probability for each class")
-
-
-def numbers_of_classes(name: str, values: np.ndarray | None, model: WithClasses) -> None:
-    """Check that there is one number for each class, if there are any."""
-    if values is not None:
-        is_kind(name, values, np.ndarray)
-        numbers(name, torch.from_numpy(values), model.classes_.shape)
-
-
-def fitted_sets(name: str, reference: np.ndarray | None, model: WithClasses) -> None:
-    """Check numbers of classes and scores, (n, 2) or (n, 3), if there are any."""
-    if reference is not None:
-        is_kind(name, reference, np.ndarray)
-        numbers(name, torch.from_numpy(reference), (len(reference), 3 if reference.shape[-1] == 3 else 2))
-        if not np.isin(reference[:, 0], np.arange(len(model.classes_))).all():
-            raise ValueError(f"{name} has numbers of classes that the model does not have")
-
-
-def fitted_reference(name: str, scores: np.ndarray | None, model: object) -> None:
-    """Check the sorted outlier scores of held-out samples, and their doubts, if there are any."""
-    if scores is not None:
-        is_kind(name, scores, np.ndarray)
-        distances = scores if scores.ndim == 1 else scores[:, 0]
-        numbers(name, torch.from_numpy(distances), (max(1, distances.size),))
-        if scores.ndim > 1:  # doubts; NaN with missing values
-            numbers(name, torch.from_numpy(np.nan_to_num(scores[:, 1:])), (len(scores), 1))
-        if bool((np.diff(distances) < 0).any()):
-            raise ValueError(f"{name} is not sorted")
-
-
-def fitted_names(name: str, names: np.ndarray | None, model: WithFeatures) -> None:
-    """Check the names of the columns that an estimator was fitted to, if they had any."""
-    if names is not None:
-        is_kind(name, names, np.ndarray)
-        same_size(name, names.size, model.n_features_in_)
-        for entry in names.tolist():
-            is_kind(name, entry, str)
 
 
 def concentration(value: object) -> float:
@@ -227,24 +163,15 @@ def wishart_count(count: float, alpha: float, n_features: int, eta: float) -> No
         )
 
 
-class WithMean(Protocol):
-    """Pseudo-moments of a prior."""
-
-    @property
-    def mean(self) -> Tensor: ...
-    @property
-    def scatter(self) -> Tensor: ...
-
-
-def prior_fits(pseudo: WithMean, n_features: int, n_components: int) -> None:
+def prior_fits(mean: Tensor, scatter: Tensor, n_features: int, n_components: int) -> None:
     """Check that a prior has the numbers of features and components of the mixture."""
-    sizes = pseudo.scatter.shape[-1], pseudo.mean.shape[-1]
+    sizes = scatter.shape[-1], mean.shape[-1]
     if sizes != (n_features, n_features):
         wrong = next(size for size in sizes if size != n_features)
         raise ValueError(f"The prior has {wrong} features, but X has {n_features}. Pass a prior with {n_features}.")
-    if pseudo.mean.ndim == 2 and len(pseudo.mean) != n_components:
+    if mean.ndim == 2 and len(mean) != n_components:
         raise ValueError(
-            f"The prior has {len(pseudo.mean)} means, but the mixture has {n_components} components. Pass one mean "
+            f"The prior has {len(mean)} means, but the mixture has {n_components} components. Pass one mean "
             "(D,) for all, or use Shrinkage, which shrinks to the class means."
         )
 

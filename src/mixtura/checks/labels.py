@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -148,20 +147,11 @@ def enough_classes(classes: Sequence[Hashable] | np.ndarray, n_unlabeled: int, n
         )
 
 
-class WithDensity(Protocol):
-    """An objective, for errors about it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def has_density(self) -> bool: ...
-
-
-def density_for_unlabeled(n_unlabeled: int, objective: WithDensity) -> None:
-    """Check that the objective has a density if samples are unlabeled."""
-    if n_unlabeled and not objective.has_density:
+def density_for_unlabeled(n_unlabeled: int, objective: str, has_density: bool) -> None:
+    """Check that the objective of this name has a density if samples are unlabeled."""
+    if n_unlabeled and not has_density:
         raise ValueError(
-            f"{n_unlabeled} samples are unlabeled, but objective {objective.name!r} is purely discriminative and "
+            f"{n_unlabeled} samples are unlabeled, but objective {objective!r} is purely discriminative and "
             "cannot use them. Use HybridMixtureClassifier or objective='joint', or remove these samples."
         )
 

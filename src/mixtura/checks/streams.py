@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mixtura.checks.arguments import shape_of
-from mixtura.checks.fitted import WithFeatures
 
 
 class SourceError(ValueError):
@@ -125,14 +124,11 @@ def lost_process(error: BaseException) -> SourceError:
     )
 
 
-def same_columns(rows: object, estimator: WithFeatures) -> None:
+def same_columns(rows: object, expected: int, name: str) -> None:
     """A part without rows must have the columns of the others."""
     shape = shape_of(rows)
-    if len(shape) == 2 and shape[1] != estimator.n_features_in_:
-        raise ValueError(
-            f"X has {shape[1]} features, but {type(estimator).__name__} is expecting "
-            f"{estimator.n_features_in_} features as input."
-        )
+    if len(shape) == 2 and shape[1] != expected:
+        raise ValueError(f"X has {shape[1]} features, but {name} is expecting {expected} features as input.")
 
 
 def same_widths(n_features: tuple[int, ...]) -> None:

@@ -24,15 +24,46 @@ from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_su
 from mixtura.inspection.summaries import ModelSummary, Table, fit_facts, label_facts
 from mixtura.objectives import posteriors
 
+PROBABILITY_ERROR = 1e-3  # of sums of single-precision probabilities
+
+
+def check_classes(name: str, labels: np.ndarray, model: object) -> None:
+    """Check that labels are distinct."""
+    checks.is_kind(name, labels, np.ndarray)
+    checks.same_size(name, len(set(labels.tolist())) if labels.ndim == 1 else 0, labels.size)
+
+
+def check_prior(name: str, probabilities: np.ndarray, model: Classifier) -> None:
+    """Check that there is one probability for each class."""
+    check_class_numbers(name, probabilities, model)
+    if not bool((probabilities >= 0).all()) or abs(float(probabilities.sum()) - 1) > PROBABILITY_ERROR:
+        raise ValueError(f"{name} is not one probability for each class")
+
+
+def check_class_numbers(name: str, values: np.ndarray | None, model: Classifier) -> None:
+    """Check that there is one number for each class, if there are any."""
+    if values is not None:
+        checks.is_kind(name, values, np.ndarray)
+        checks.numbers(name, torch.from_numpy(values), model.classes_.shape)
+
+
+def check_sets(name: str, reference: np.ndarray | None, model: Classifier) -> None:
+    """Check numbers of classes and scores, (n, 2) or (n, 3), if there are any."""
+    if reference is not None:
+        checks.is_kind(name, reference, np.ndarray)
+        checks.numbers(name, torch.from_numpy(reference), (len(reference), 3 if reference.shape[-1] == 3 else 2))
+        if not np.isin(reference[:, 0], np.arange(len(model.classes_))).all():
+            raise ValueError(f"{name} has numbers of classes that the model does not have")
+
 
 class Classifier(ClassifierMixin, Estimator):
     """Predictions of a classifier from the scores of its classes: log p(x, c), up to a constant per row."""
 
     _attributes: ClassVar = TRAINED | {
-        "classes_": checks.fitted_classes,
-        "class_prior_": checks.fitted_prior,
-        "class_offsets_": checks.numbers_of_classes,
-        "set_reference_": checks.fitted_sets,
+        "classes_": check_classes,
+        "class_prior_": check_prior,
+        "class_offsets_": check_class_numbers,
+        "set_reference_": check_sets,
         "temperature_": checks.POSITIVE,
     }
     classes_: np.ndarray

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mixtura import checks
 from mixtura.engine.passes import map_rows
 from mixtura.engine.threads import computing
-from mixtura.estimators.classifiers import Classifier, ConditionalClassifier
+from mixtura.estimators.classifiers import Classifier, ConditionalClassifier, check_class_numbers
 from mixtura.estimators.density_estimator import (
     DensityEstimator,
     check_distances,
@@ -25,14 +25,14 @@ from mixtura.estimators.density_estimator import (
     map_log_joints,
     read_as_fitted,
 )
-from mixtura.estimators.estimator import RandomState
+from mixtura.estimators.estimator import RandomState, list_features
 from mixtura.estimators.labels import only_labeled
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.rows import Rows, as_array, is_pandas
 from mixtura.inspection.explanations import Explanation, Game, Loss, log_odds, marginal_importances, shapley_values
 from mixtura.inspection.graphs import average_graph, class_scores, classifier_graph
 from mixtura.inspection.outliers import class_p_values
-from mixtura.inspection.summaries import component_entropies, feature_names
+from mixtura.inspection.summaries import component_entropies
 from mixtura.model.missingness import Missingness
 from mixtura.model.mixture import MemberGroup, Mixture
 from mixtura.model.temperature import Temperature, average_posteriors
@@ -50,7 +50,7 @@ class DensityClassifier(Classifier, DensityEstimator):
 
     _attributes: ClassVar = {
         "label_noise_": checks.SHARE,
-        "training_prior_": checks.numbers_of_classes,
+        "training_prior_": check_class_numbers,
         "further_members_": tuple[MemberGroup, ...],
         "average_temperature_": checks.POSITIVE,
         "missingness_": Missingness | None,
@@ -126,7 +126,7 @@ class DensityClassifier(Classifier, DensityEstimator):
             if len(numbers):
                 self._told = known  # once
                 features = feature_of(self)[known.columns.cpu().numpy()[numbers]]
-                names = [feature_names(self)[j] for j in features]
+                names = [list_features(self)[j] for j in features]
                 checks.warn(checks.missingness_changed(names, *shares), UserWarning)
         return known.log_factors(missing)
 
@@ -319,7 +319,7 @@ class DensityClassifier(Classifier, DensityEstimator):
             return importances
         import pandas as pd
 
-        return pd.Series(importances, index=feature_names(self), name="importance")
+        return pd.Series(importances, index=list_features(self), name="importance")
 
 
 Trained: TypeAlias = DensityClassifier | ConditionalClassifier
@@ -376,7 +376,7 @@ def explain_samples(
         log_odds(scores, targets, against),
         exponents[places, targets] / exponents.sum(1),
         rows if encoding is None else encoding.numbered(rows),
-        feature_names(model),
+        list_features(model),
         model.classes_[targets],
         None if against is None else model.classes_[against],
         as_array(map_log_joints(model, samples, nearest)).astype(np.int64)[places, targets],

@@ -27,6 +27,7 @@ from mixtura.estimators.estimator import (
     MemoryLimit,
     PathName,
     RandomState,
+    list_features,
 )
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out
@@ -38,7 +39,6 @@ from mixtura.inspection.summaries import (
     component_entropies,
     component_table,
     data_frame,
-    feature_names,
     fit_facts,
 )
 from mixtura.model.mixture import Mixture
@@ -56,6 +56,18 @@ def _check_positions(name: str, columns: tuple[int, ...], model: DensityEstimato
     checks.positions(name, torch.tensor(columns, dtype=torch.int64), model.mixture_.n_features)
 
 
+def check_reference(name: str, scores: np.ndarray | None, model: object) -> None:
+    """Check the sorted outlier scores of held-out samples, and their doubts, if there are any."""
+    if scores is not None:
+        checks.is_kind(name, scores, np.ndarray)
+        distances = scores if scores.ndim == 1 else scores[:, 0]
+        checks.numbers(name, torch.from_numpy(distances), (max(1, distances.size),))
+        if scores.ndim > 1:  # doubts; NaN with missing values
+            checks.numbers(name, torch.from_numpy(np.nan_to_num(scores[:, 1:])), (len(scores), 1))
+        if bool((np.diff(distances) < 0).any()):
+            raise ValueError(f"{name} is not sorted")
+
+
 class DensityEstimator(Estimator):
     """Base of estimators with a fitted Gaussian mixture, `mixture_`."""
 
@@ -64,7 +76,7 @@ class DensityEstimator(Estimator):
         "warp_": Transform | None,
         "encoding_": Encoding | None,
         "unobserved_": (tuple, _check_positions),
-        "outlier_reference_": checks.fitted_reference,
+        "outlier_reference_": check_reference,
     }
     mixture_: Mixture
     warp_: Transform | None = None  # transform of the features, fitted before the mixture
@@ -172,7 +184,7 @@ class DensityEstimator(Estimator):
         if self.encoding_ is None:
             return rows.numpy()
         columns = self.encoding_.decode(rows.numpy())
-        return data_frame({name: columns[j] for j, name in enumerate(feature_names(self))})
+        return data_frame({name: columns[j] for j, name in enumerate(list_features(self))})
 
     @property
     def n_components_(self) -> Any:
@@ -452,7 +464,7 @@ class DensityEstimator(Estimator):
         weight = vars(self).get("training_weight_")
         classes = vars(self).get("classes_")
         categories = {} if self.encoding_ is None else self.encoding_.labels
-        names = feature_names(self)
+        names = list_features(self)
         table, note = component_table(mixture, self.warp_, names, classes, weight, feature_of(self), categories)
         facts: dict[str, object] = {"features": self.n_features_in_}
         if classes is not None:

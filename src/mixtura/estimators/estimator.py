@@ -28,7 +28,6 @@ from mixtura.files.checkpoints import CheckpointFile, Journal, Show, digest, rec
 from mixtura.files.codec import arguments_of, fits, fitted_of
 from mixtura.files.models import METADATA, as_arrays, from_arrays, save
 from mixtura.inspection.graphs import coded_graph, export
-from mixtura.inspection.summaries import feature_names
 from mixtura.selection.search import SearchTable
 from mixtura.selection.splits import check_splits
 from mixtura.solvers import Record
@@ -160,7 +159,12 @@ class Estimator(BaseEstimator):
                 elif isinstance(value, list | tuple) and get_args(part):
                     for entry in value:
                         checks.is_kind(name, entry, get_args(part)[0])
-        checks.fitted_names("feature_names_in_", checks.feature_names(self), self)
+        names = checks.feature_names(self)
+        if names is not None:
+            checks.is_kind("feature_names_in_", names, np.ndarray)
+            checks.same_size("feature_names_in_", names.size, self.n_features_in_)
+            for entry in names.tolist():
+                checks.is_kind("feature_names_in_", entry, str)
 
     def _selected_settings(self) -> dict[str, object]:
         """Values that the fit selected for arguments "auto", and those of arguments that direct a selection alone."""
@@ -202,7 +206,7 @@ class Estimator(BaseEstimator):
             onnxscript is not installed; `pip install 'mixtura[onnx]'`.
         """
         check_is_fitted(self)
-        names = feature_names(self)
+        names = list_features(self)
         notes: dict[str, object] = {"feature_names": names, "model": type(self).__name__}
         if "classes_" in vars(self):
             notes["classes"] = vars(self)["classes_"].tolist()
@@ -213,6 +217,12 @@ class Estimator(BaseEstimator):
             names = np.array(names)[list(encoding.categorical)].tolist()
             notes["categories"] = dict(zip(names, (values.tolist() for values in encoding.categories), strict=True))
         export(graph, path, self.n_features_in_, self._graph_outputs(), notes)
+
+
+def list_features(estimator: Estimator) -> list[str]:
+    """The feature names of the fit, or x0, x1, ... as in scikit-learn."""
+    known = checks.feature_names(estimator)
+    return [f"x{j}" for j in range(estimator.n_features_in_)] if known is None else [str(name) for name in known]
 
 
 def check_fitted(estimator: Estimator) -> None:

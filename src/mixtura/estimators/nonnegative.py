@@ -30,6 +30,7 @@ from mixtura.estimators.estimator import (
     RandomState,
     check_fitted,
     fitting,
+    list_features,
     recorded,
     trial_watcher,
     with_constructor,
@@ -42,7 +43,6 @@ from mixtura.files.registry import storable
 from mixtura.inspection.explanations import word_contributions
 from mixtura.inspection.graphs import conditional_graph
 from mixtura.inspection.summaries import Table
-from mixtura.inspection.summaries import feature_names as known_names
 from mixtura.model.transforms import ROW_TRANSFORMS, RowTransform, document_counts
 from mixtura.nonnegative.mixture import (
     SCRATCH_PER_VALUE,
@@ -380,7 +380,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         [('apple', True), ('brass', False)]
         """
         check_is_fitted(self)
-        names = np.asarray(known_names(self) if feature_names is None else feature_names, dtype=object)
+        names = np.asarray(list_features(self) if feature_names is None else feature_names, dtype=object)
         checks.as_many_names(names, self.n_features_in_)
         transform = None if self.rows_ is None else self.rows_.to("cpu")
         model = self.mixture_.to("cpu"), transform, self.temperature_

@@ -113,7 +113,7 @@ class Reader:
         return rows, weights, known, labeled
 
     def _empty_rows(self, batch: Batch) -> tuple[Rows, Tensor | None, np.ndarray | None, np.ndarray]:
-        checks.same_columns(batch.X, self.estimator)
+        checks.same_columns(batch.X, self.estimator.n_features_in_, type(self.estimator).__name__)
         rows = Rows(torch.empty(0, n_columns(self.estimator), dtype=self.dtype), self.device, self.dtype, False)
         return rows, None, np.empty(0) if self.labeled else None, np.zeros(0, bool)
 

@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
-from mixtura.estimators.classifiers import Classifier
+from mixtura.estimators.classifiers import Classifier, check_classes
 from mixtura.estimators.density_classifier import Trained
 from mixtura.estimators.density_estimator import DensityEstimator as OutlierDetection
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting, unfitted_copy, with_constructor
@@ -77,7 +77,7 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         "confidence": checks.SHARE,
         "false_alarm": checks.PART | checks.NONE,
     }
-    _attributes: ClassVar = {"estimator_": Classifier, "classes_": checks.fitted_classes}
+    _attributes: ClassVar = {"estimator_": Classifier, "classes_": check_classes}
     estimator_: Trained = field(init=False)
 
     @property

@@ -58,7 +58,7 @@ class ScikitLearnStart:
 
         It is updated once by the problem of the task, unless another is given.
         """
-        checks.has_update(task.structure)
+        checks.has_update(task.structure.name, task.structure.has_update)
         (count,), size, device = task.n_components, task.source.n_features, task.source.device
         if all(part is not None for part in (self.weights, self.means, self.precisions)):
             class_of = torch.zeros(count, dtype=torch.int64)

@@ -28,6 +28,7 @@ from mixtura.estimators.estimator import (
     RandomState,
     check_fitted,
     fitting,
+    list_features,
     recorded,
     with_constructor,
 )
@@ -377,9 +378,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         basis = self.model_.basis
         if isinstance(basis, KernelColumns):
             return ["1" if n < 0 else f"k(x, row {n})" for n in basis.numbers.tolist()]
-        names = checks.feature_names(self)
-        names = [f"x{i}" for i in range(self.n_features_in_)] if names is None else names.tolist()
-        every = monomial_names(names, basis.degree)
+        every = monomial_names(list_features(self), basis.degree)
         return [every[i] for i in basis.columns.tolist()]
 
     @property

@@ -181,12 +181,13 @@ def read_validation(estimator: DensityClassifier, data: Data, X: object, y: obje
 
 def make_task(estimator: DensityEstimator, data: Data, settings: Settings) -> Task:
     """Describe the samples, and make the task: the model to fit, and how."""
-    checks.density_for_unlabeled(data.n_unlabeled, settings.objective)
+    checks.density_for_unlabeled(data.n_unlabeled, settings.objective.name, settings.objective.has_density)
     source, classes, generator = data.source, data.classes, settings.generator
     recoding = recode_categories(estimator, data, settings)
     size, encoding = (source.n_features, data.encoding) if recoding is None else (recoding.n_outputs, None)
     structure = make_structure(settings.covariance_type, settings.rank, size, encoding)
-    checks.has_update(structure.for_em(size))
+    by_em = structure.for_em(size)
+    checks.has_update(by_em.name, by_em.has_update)
     n_classes = 1 if classes is None else len(classes)
     description = describe(source, n_classes, generator)
     check_described(estimator, description)

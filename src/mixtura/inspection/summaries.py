@@ -200,12 +200,6 @@ def text_of(value: object) -> str:
 SHOWN_FEATURES = 6
 
 
-def feature_names(estimator: checks.WithFeatures) -> list[str]:
-    """The feature names of the fit, or x0, x1, ... as in scikit-learn."""
-    known = vars(estimator).get("feature_names_in_")
-    return [f"x{j}" for j in range(estimator.n_features_in_)] if known is None else [str(name) for name in known]
-
-
 def typical_values(mixture: Mixture, warp: Transform | None) -> tuple[np.ndarray, np.ndarray]:
     """The centre and the scale of every component and feature, (K, D) each, in the units of the samples.
 

@@ -90,7 +90,7 @@ class ComponentSearch:
 
     def run(self, task: Task, watch: Callable[[Trial[Mixture]], None] | None = None) -> Selected:
         """Select a prior and a number of components; the task has no prior yet."""
-        checks.has_update(task.structure)
+        checks.has_update(task.structure.name, task.structure.has_update)
         priors = wanted_priors(self.prior, task.structure, task.source.n_features)
         problem = replace(task.problem, ridge=0.0)
         search: Search[Mixture] = Search(checks.one_of("criterion", self.criterion, CRITERIA), watch)

@@ -483,7 +483,7 @@ class PenaltySearch:
 
     def run(self, task: Task, watch: Callable[[Trial[Optimum]], None] | None = None) -> Selected:
         """Compare settings, if there is something to choose."""
-        checks.has_update(task.structure)
+        checks.has_update(task.structure.name, task.structure.has_update)
         if is_auto(self.tol):  # changes the log posterior of all labels by less than 0.4
             task = replace(task, tol=min(max(0.4 / task.description.weight, 1e-5), 1e-3))
         choice = self.choose(task, watch) if self.known is None else SettingChoice(self.known, table=self.table)

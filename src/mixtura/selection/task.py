@@ -281,7 +281,7 @@ def fit_once(task: Task) -> FitResult:
         if result.outcome is Outcome.INTERRUPTED:
             return replace(result, mixture=first)
     elif given and not solver.needs_fit:
-        checks.has_update(task.structure)
+        checks.has_update(task.structure.name, task.structure.has_update)
     seed = int(torch.randint(2**31 - 1, (), generator=task.generator))
     result = run(solver, replace(task.problem, seed=seed), first, *task.limits)
     return result if solver.needs_fit else replace(result, mixture=task.convert(result.mixture))
@@ -400,5 +400,6 @@ def make_prior(value: PriorChoice, description: Description, n_components: Seque
     elif isinstance(value, MovablePrior):
         value = value.to(description.within.device)
     if isinstance(value, ConjugatePrior):
-        checks.prior_fits(value.pseudo_moments(len(description.within)), len(description.within), sum(n_components))
+        pseudo, n_features = value.pseudo_moments(len(description.within)), len(description.within)
+        checks.prior_fits(pseudo.mean, pseudo.scatter, n_features, sum(n_components))
     return value
