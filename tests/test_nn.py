@@ -22,7 +22,7 @@ from cases import assert_close
 from mixtura import MixtureClassifier
 from mixtura.model.mixture import Mixture
 from mixtura.nn import LargeMarginSoftmax, LinearHead, MixtureHead, PrunedHead, SparseMixtureHead, WarmUp
-from mixtura.nn.pruned import without_offsets
+from mixtura.nn.components import without_offsets
 from mixtura.objectives import Margin
 from mixtura.values.features import triangle
 from mixtura.values.targets import Targets

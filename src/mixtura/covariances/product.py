@@ -61,7 +61,7 @@ class NumericForm:
 
 
 @dataclass
-class NumericMap:
+class NumericMap(SharedMap):
     """All columns, then products of numeric ones."""
 
     inner: SharedMap

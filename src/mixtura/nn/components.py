@@ -65,6 +65,17 @@ def divergence(minus_log_alpha: Tensor) -> Tensor:
     return 0.5 * torch.add(functional.softplus(minus_log_alpha), missing, alpha=2 * KL_SLOPE).sum()
 
 
+def without_offsets(coefficients: Coefficients) -> Coefficients:
+    """Move offsets into weights and biases: 1/2 |V x - o|^2 = 1/2 |V x|^2 - (V' o)' x + 1/2 |o|^2."""
+    offsets, projections = coefficients.offsets, coefficients.projections
+    if offsets is None or projections is None or coefficients.weights is None:
+        return coefficients
+    shift = (projections.mT @ offsets.unsqueeze(-1)).squeeze(-1)  # (K, D)
+    weights = functional.pad(shift, (0, coefficients.weights.shape[1] - shift.shape[1])) * coefficients.sign
+    bias = coefficients.bias - 0.5 * coefficients.sign * offsets.square().sum(-1)
+    return replace(coefficients, weights=coefficients.weights + weights, bias=bias, offsets=None)
+
+
 MAPS: dict[str, SharedMap] = {"full": QUADRATICS, "diag": SQUARES, "low_rank": SQUARES, "none": LINEAR}
 # Initial contribution of the quadratic terms to a score, relative to the linear ones: a new head is nearly linear.
 QUADRATIC_SHARE = 0.1

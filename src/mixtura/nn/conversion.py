@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mixtura import checks
 from mixtura.covariances import (
@@ -24,9 +24,8 @@ from mixtura.covariances import (
 from mixtura.engine.threads import computing
 from mixtura.estimators import MixtureClassifier
 from mixtura.model.mixture import Mixture
-from mixtura.nn.components import SMALLEST_VARIANCE, GaussianComponents
-from mixtura.nn.pruned import Head, without_offsets
-from mixtura.nn.running_density import MOMENTUM
+from mixtura.nn.components import SMALLEST_VARIANCE, FreeComponents, GaussianComponents, without_offsets
+from mixtura.nn.running_density import MOMENTUM, RunningDensity
 from mixtura.numerics.linalg import safe_cholesky
 from mixtura.roles import Covariance, Structure
 from mixtura.selection.candidates import WIDE
@@ -39,6 +38,26 @@ REMEMBERED = 1 / MOMENTUM
 # beyond, from covariances of low rank.
 MOST_FEATURES_CLOSED = 1024
 QUADRATIC_OF = {"tied": "none", "full": "full"}
+
+
+class Head(Protocol):
+    """A `MixtureHead`, which is above this file."""
+
+    n_features: int
+    n_classes: int
+    n_components: int
+    density: bool
+
+    @property
+    def quadratic(self) -> str: ...
+    @property
+    def components(self) -> FreeComponents | GaussianComponents: ...
+    @property
+    def normaliser(self) -> nn.BatchNorm1d | None: ...
+    @property
+    def running_density(self) -> RunningDensity | None: ...
+    def frame(self) -> tuple[Tensor, Tensor]: ...
+    def to(self, device: torch.device, /) -> Self: ...
 
 
 AnyHead = TypeVar("AnyHead", bound=Head)
@@ -78,10 +97,8 @@ def refit(
     """See MixtureHead.refit; `fits` is the result of `closed_forms`, if it is known."""
     rows, labels, n_classes = read_features(X, y)
     checks.head_sizes(rows, n_classes, head.n_features, head.n_classes)
-    normaliser = head.normaliser if logits else None  # changing it would change the logits
-    if normaliser is not None and normaliser.running_mean is not None and normaliser.running_var is not None:
-        normaliser.running_mean.copy_(rows.mean(0))
-        normaliser.running_var.copy_(rows.var(0, correction=0))
+    if logits:  # which the normalisation changes
+        _normalise(head, rows.mean(0), rows.var(0, correction=0))
     centre, scale = (part.to(rows) for part in head.frame())
     kinds = {quadratic: kind for kind, quadratic in QUADRATIC_OF.items()}
     temperature = 1.0
@@ -105,6 +122,14 @@ def initialise(head: AnyHead, mixture: Mixture, logits: bool = True, temperature
             head.running_density.keep(replace(padded, covariance=_without_smallest(padded.covariance)))
             head.running_density.n_batches.fill_(REMEMBERED)
     return head
+
+
+def _normalise(head: Head, means: Tensor, variances: Tensor) -> None:
+    """Set the running statistics of the features, if the head has them."""
+    normaliser = head.normaliser
+    if normaliser is not None and normaliser.running_mean is not None and normaliser.running_var is not None:
+        normaliser.running_mean.copy_(means)
+        normaliser.running_var.copy_(variances)
 
 
 def _has_closed_form(size: int, n_components: int, options: Collection[str]) -> bool:
@@ -151,12 +176,8 @@ def from_estimator(make: Callable[..., AnyHead], model: MixtureClassifier, densi
         mixture = replace(mixture, covariance=covariance)
     sizes = (mixture.n_features, len(model.classes_), max(mixture.class_sizes), quadratic)
     head = make(*sizes, rank=rank, density=density).to(mixture.means.device)
-    normaliser = head.normaliser
-    if normaliser is not None and normaliser.running_mean is not None and normaliser.running_var is not None:
-        mean = mixture.weights @ mixture.means
-        variances = mixture.covariance.variances() + (mixture.means - mean).square()
-        normaliser.running_mean.copy_(mean)
-        normaliser.running_var.copy_(mixture.weights @ variances)
+    mean = mixture.weights @ mixture.means
+    _normalise(head, mean, mixture.weights @ (mixture.covariance.variances() + (mixture.means - mean).square()))
     with computing():
         mixture = _in_units(mixture, *head.frame())
     return initialise(head, mixture, True, temperature)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,50 +22,30 @@ from mixtura.values.moments import DenseForm, DiagonalForm, Form, Moments, Proje
 from mixtura.values.sparse_rows import quietly
 
 
-class SharedMap(Protocol):
-    """phi(x): the features x themselves, then products of two of them."""
+class SharedMap:
+    """phi(x): the features x themselves, here alone; in subclasses followed by products of two of them."""
 
-    form: Form  # of the second moments given by its products
+    form: Form = DiagonalForm()  # of the second moments given by its products
 
     def n_columns(self, size: int) -> int:
         """Length of phi for a number of features."""
-        ...
-
-    def products(self, x: Tensor) -> Tensor:
-        """(D, n) -> (Q, n), differentiable."""
-        ...
-
-    def factors(self, x: Tensor, out: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The products as few in-place multiplications: targets in `out` (Q, n), and their two factors."""
-        ...
-
-    def seconds(self, sums: Tensor, size: int) -> Tensor:
-        """Sums of the products (K, Q) as second moments in the form of the map."""
-        ...
-
-
-class Linear:
-    """x alone."""
-
-    form: Form = DiagonalForm()
-
-    def n_columns(self, size: int) -> int:
         return size
 
     def products(self, x: Tensor) -> Tensor:
+        """(D, n) -> (Q, n), differentiable."""
         return x[:0]
 
     def factors(self, x: Tensor, out: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The products as few in-place multiplications: targets in `out` (Q, n), and their two factors."""
         return []
 
     def seconds(self, sums: Tensor, size: int) -> Tensor:
+        """Sums of the products (K, Q) as second moments in the form of the map."""
         raise NotImplementedError("a linear map has no second moments")
 
 
-class Squares:
+class Squares(SharedMap):
     """x, x_i^2."""
-
-    form: Form = DiagonalForm()
 
     def n_columns(self, size: int) -> int:
         return 2 * size
@@ -81,10 +60,10 @@ class Squares:
         return sums
 
 
-class Quadratics:
+class Quadratics(SharedMap):
     """x, x_i x_j for i <= j, row by row of the upper triangle."""
 
-    form: Form = DenseForm()
+    form = DenseForm()
 
     def n_columns(self, size: int) -> int:
         return size + size * (size + 1) // 2
@@ -124,7 +103,7 @@ def _pack_factors(size: int, device: torch.device, dtype: torch.dtype) -> Tensor
         return torch.where(first == second, -0.5, -1.0).to(dtype)
 
 
-LINEAR, SQUARES, QUADRATICS = Linear(), Squares(), Quadratics()
+LINEAR, SQUARES, QUADRATICS = SharedMap(), Squares(), Quadratics()
 
 
 def weigh(features: Tensor, weights: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:

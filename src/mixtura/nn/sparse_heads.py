@@ -1,49 +1,152 @@
-"""Pruned heads for prediction: the tensors hold only the weights in use; outputs are the same."""
+"""Heads that learn to do without most of their weights, and pruned copies that hold only the weights in use."""
 
 from __future__ import annotations
-
-from dataclasses import replace
-from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from mixtura import checks
-from mixtura.nn.components import FreeComponents, GaussianComponents, at_least_single
-from mixtura.nn.running_density import RunningDensity
+from mixtura.nn.components import SparseComponents, at_least_single, without_offsets
+from mixtura.nn.heads import MixtureHead
 from mixtura.values.features import LINEAR, QUADRATICS, Coefficients, triangle
 
 
-class Head(Protocol):
-    """A mixture head."""
+class SparseMixtureHead(MixtureHead):
+    """Mixture head that learns to do without most of its weights (sparse variational dropout, SDGM [1]_).
 
-    n_features: int
-    n_classes: int
-    n_components: int
-    density: bool
+        loss = cross_entropy(head(features), labels) + head.kl() * warm_up(epoch)
+
+    with `warm_up = WarmUp(n_rows)` weights the divergence (dropout-kl) by one over the number of training samples.
+    After training, `prune` returns a smaller module with the same outputs.
+
+    Parameters
+    ----------
+    n_features : int
+        Number of input features.
+    n_classes : int
+        Number of classes, at least 2.
+    n_components : int, default=2
+        Number of components per class.
+    quadratic : {"full", "diag", "low_rank", "none"}, default="full"
+        Quadratic terms of a score, as in `MixtureHead`.
+    rank : int or "auto", default="auto"
+        Number of projections per component, for "low_rank" only.
+    normalise : bool, default=True
+        Whether to centre and scale the features by running means and variances.
+    threshold : float, default=3.0
+        Weights whose log alpha is at least `threshold` are zero in evaluation mode. 3 corresponds to a
+        signal-to-noise ratio of 0.2.
+
+    References
+    ----------
+    .. [1] Hayashi and Uchida (2021). A discriminative Gaussian mixture model with sparsity. ICLR.
+
+    Examples
+    --------
+    >>> head = SparseMixtureHead(10, 3, n_components=2)
+    >>> loss = head(torch.randn(8, 10)).logsumexp(1).mean() + head.kl() * WarmUp(n_rows=8)(epoch=30)
+    >>> loss.backward()
+    """
+
+    def __init__(
+        self,
+        n_features: int,
+        n_classes: int,
+        n_components: int = 2,
+        quadratic: str = "full",
+        *,
+        rank: int | str = "auto",
+        normalise: bool = True,
+        threshold: float = 3.0,
+    ):
+        self.threshold = checks.non_negative("threshold", threshold)
+        super().__init__(n_features, n_classes, n_components, quadratic, rank=rank, normalise=normalise)
+
+    components: SparseComponents
+
+    def _make_components(self, n_components: int, quadratic: str, rank: int) -> SparseComponents:
+        return SparseComponents(self.n_features, n_components, quadratic, rank, self.threshold)
+
+    def kl(self) -> Tensor:
+        """Compute the divergence of the posterior of the weights from their prior (dropout-kl).
+
+        Returns
+        -------
+        kl : Tensor of shape ()
+            In nats, summed over all weights.
+        """
+        return self.components.kl()
+
+    def penalty(self) -> Tensor:
+        """Compute the penalty, which is `kl()`.
+
+        Returns
+        -------
+        penalty : Tensor of shape ()
+        """
+        return self.kl()
 
     @property
-    def quadratic(self) -> str: ...
-    @property
-    def components(self) -> FreeComponents | GaussianComponents: ...
-    @property
-    def normaliser(self) -> nn.BatchNorm1d | None: ...
-    @property
-    def running_density(self) -> RunningDensity | None: ...
-    def frame(self) -> tuple[Tensor, Tensor]: ...
-    def to(self, device: torch.device, /) -> Self: ...
-
-
-class SparseHead(Head, Protocol):
-    """A mixture head that can do without weights."""
-
-    threshold: float
+    def n_weights(self) -> int:
+        """Number of weights before pruning, without biases."""
+        return sum(part.numel() for part in self.components.log_alphas())
 
     @property
-    def n_weights(self) -> int: ...
-    @property
-    def n_weights_left(self) -> int: ...
+    def n_weights_left(self) -> int:
+        """Number of weights that evaluation mode uses."""
+        return sum(int((part < self.threshold).sum()) for part in self.components.log_alphas())
+
+    def prune(self) -> PrunedHead:
+        """Remove the weights, features and components that evaluation mode does not use.
+
+        Returns
+        -------
+        head : PrunedHead
+            A smaller module with the same outputs as this one in evaluation mode.
+        """
+        if self.n_weights_left == 0:
+            raise ValueError(
+                f"The pruned head would be constant: all {self.n_weights} weights have log alpha >= threshold "
+                f"({self.threshold:g}). Train longer before the divergence is added (a later `start` of WarmUp), give "
+                "it a smaller weight, or raise threshold."
+            )
+        return PrunedHead(self)
+
+
+class WarmUp:
+    """Linear schedule for the weight of the divergence: 0 until epoch `start`, 1 / `n_rows` from epoch `stop` on.
+
+    With the full weight from the first epoch, an untrained network would lose all of its weights.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of training samples.
+    start : float, default=5
+        Epoch up to which the weight is 0.
+    stop : float, default=20
+        Epoch from which the weight is 1 / `n_rows`. Both defaults are those of [1]_.
+
+    References
+    ----------
+    .. [1] Molchanov, Ashukha and Vetrov (2017). Variational dropout sparsifies deep neural networks. ICML.
+
+    Examples
+    --------
+    >>> warm_up = WarmUp(n_rows=100)
+    >>> warm_up(0), warm_up(20)
+    (0.0, 0.01)
+    """
+
+    def __init__(self, n_rows: int, start: float = 5, stop: float = 20):
+        self.n_rows = checks.count("n_rows", n_rows)
+        self.start, self.stop = checks.non_negative("start", start), checks.non_negative("stop", stop)
+
+    def __call__(self, epoch: float) -> float:
+        """Return the weight of the divergence at this epoch."""
+        share = (epoch - self.start) / max(self.stop - self.start, 1e-9)
+        return min(max(share, 0.0), 1.0) / self.n_rows
 
 
 class SparseMatrix(nn.Module):
@@ -98,7 +201,7 @@ class PrunedHead(nn.Module):
     owners: Tensor  # the component of each projection
     members: Tensor  # (C, M), the components of each class
 
-    def __init__(self, head: Head):
+    def __init__(self, head: MixtureHead):
         super().__init__()
         self.n_features, self.n_classes = head.n_features, head.n_classes
         with torch.no_grad():
@@ -120,7 +223,7 @@ class PrunedHead(nn.Module):
         self.n_components = torch.bincount(class_of, minlength=self.n_classes).tolist()
         self.register_buffer("members", _members(class_of, self.n_classes))
 
-    def _keep_frame(self, head: Head, features: Tensor) -> None:
+    def _keep_frame(self, head: MixtureHead, features: Tensor) -> None:
         """Centre and scale of the features in use, followed by those of the constant."""
         centre, scale = head.frame()
         one = torch.zeros(len(features) + 1, dtype=centre.dtype, device=centre.device)
@@ -183,18 +286,7 @@ class PrunedHead(nn.Module):
         return at_least_single(scores.unflatten(1, self.members.shape)).logsumexp(-1)
 
 
-def pruned(head: SparseHead) -> PrunedHead:
-    """Remove the weights that are zero in evaluation mode."""
-    if head.n_weights_left == 0:
-        raise ValueError(
-            f"The pruned head would be constant: all {head.n_weights} weights have log alpha >= threshold "
-            f"({head.threshold:g}). Train longer before the divergence is added (a later `start` of WarmUp), give it "
-            "a smaller weight, or raise threshold."
-        )
-    return PrunedHead(head)
-
-
-def _merge(head: Head, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+def _merge(head: MixtureHead, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """Merge the components of a class that have no weights; the bias is the logsumexp of theirs (head-merge)."""
     weight, bias, projection = coefficients.weights, coefficients.bias.clone(), coefficients.projections
     assert weight is not None
@@ -211,18 +303,7 @@ def _merge(head: Head, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tens
     return weight[kept], bias[kept], None if projection is None else projection[kept], class_of[kept]
 
 
-def without_offsets(coefficients: Coefficients) -> Coefficients:
-    """Move offsets into weights and biases: 1/2 |V x - o|^2 = 1/2 |V x|^2 - (V' o)' x + 1/2 |o|^2."""
-    offsets, projections = coefficients.offsets, coefficients.projections
-    if offsets is None or projections is None or coefficients.weights is None:
-        return coefficients
-    shift = (projections.mT @ offsets.unsqueeze(-1)).squeeze(-1)  # (K, D)
-    weights = functional.pad(shift, (0, coefficients.weights.shape[1] - shift.shape[1])) * coefficients.sign
-    bias = coefficients.bias - 0.5 * coefficients.sign * offsets.square().sum(-1)
-    return replace(coefficients, weights=coefficients.weights + weights, bias=bias, offsets=None)
-
-
-def _factors(head: Head) -> Tensor:
+def _factors(head: MixtureHead) -> Tensor:
     """The two factors of every monomial, (2, P), as indices of features; index D stands for the constant 1."""
     device = head.components.bias.device
     linear = torch.arange(head.n_features, device=device)
