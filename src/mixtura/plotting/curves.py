@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,10 +12,8 @@ from matplotlib.lines import Line2D
 from mixtura.plotting.style import (
     COLOURS,
     GREY,
-    LineStyle,
     axes_or_new,
     colour,
-    figure_of,
     line,
     marker,
     outside_legend,
@@ -93,12 +90,12 @@ class CoverageDisplay:
         -------
         display : CoverageDisplay
         """
-        self.ax_ = axes_or_new(ax)
-        self.figure_ = figure_of(self.ax_)
+        self.ax_, self.figure_ = axes_or_new(ax)
         number = len(self.ax_.lines)
-        look: LineStyle = {"color": colour(number), "linestyle": line(number)}
         label = name or self.name or "error rate of accepted samples"
-        (self.line_,) = self.ax_.plot(100 * self.coverages, 100 * self.errors, label=label, **look)
+        (self.line_,) = self.ax_.plot(
+            100 * self.coverages, 100 * self.errors, label=label, color=colour(number), linestyle=line(number)
+        )
         self.ax_.set(xlabel="coverage (accepted samples), %", ylabel="error rate of accepted samples, %")
         self.ax_.set_ylim(bottom=0)
         self.ax_.set_xlim(0, 100)
@@ -171,8 +168,7 @@ class ReliabilityDisplay:
         -------
         display : ReliabilityDisplay
         """
-        self.ax_ = axes_or_new(ax)
-        self.figure_ = figure_of(self.ax_)
+        self.ax_, self.figure_ = axes_or_new(ax)
         two = len(self.classes) == 2
         predicted = self.probabilities[:, 1] if two else self.probabilities.ravel()
         happened = self.outcomes[:, 1] if two else self.outcomes.ravel()
@@ -254,8 +250,7 @@ class ConfusionDisplay:
         display : ConfusionDisplay
         """
         n_classes = len(self.classes)
-        self.ax_ = axes_or_new(ax, (2.2 + 0.5 * n_classes, 1.6 + 0.45 * n_classes))
-        self.figure_ = figure_of(self.ax_)
+        self.ax_, self.figure_ = axes_or_new(ax, (2.2 + 0.5 * n_classes, 1.6 + 0.45 * n_classes))
         shares = self.matrix / self.matrix.sum(1, keepdims=True).clip(1)
         image = self.ax_.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         for i, j in np.argwhere(self.matrix > 0):
@@ -329,13 +324,12 @@ class HistoryDisplay:
         -------
         display : HistoryDisplay
         """
-        self.ax_ = axes_or_new(ax)
-        self.figure_ = figure_of(self.ax_)
+        self.ax_, self.figure_ = axes_or_new(ax)
         for name, history in self.histories.items():
             number = len(self.ax_.lines)
+            style = {"color": colour(number), "linestyle": line(number), "marker": marker(number), "markersize": 3}
             across, up = [record.iteration for record in history], [record.objective for record in history]
-            look: LineStyle = {"color": colour(number), "linestyle": line(number), "marker": marker(number)}
-            self.ax_.plot(across, up, label=name, markersize=3, **look)
+            self.ax_.plot(across, up, label=name, **style)
         self.ax_.set(xlabel="iteration", ylabel="objective per sample")
         self.ax_.locator_params(axis="x", integer=True)
         outside_legend(self.ax_, len(self.ax_.lines))
@@ -414,9 +408,8 @@ class SearchDisplay:
         display : SearchDisplay
         """
         table, shown = self.table, self.table.ranked()[: self.n_shown][::-1]  # the best one is drawn last, at the top
-        if ax is None:
-            ax = plt.subplots(figsize=(8, 1.2 + 0.27 * len(shown)), layout="constrained")[1]
-        self.ax_, self.figure_ = ax, ax.figure
+        self.ax_, self.figure_ = axes_or_new(ax, (8, 1.2 + 0.27 * len(shown)))
+        ax = self.ax_
         for height, number in enumerate(shown):
             candidate, tint = table.candidates[number], colour(0 if number == table.chosen else 1)
             error = 0.0 if np.isnan(candidate.standard_error) else candidate.standard_error

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mixtura.plotting.style import COLOURS, GREY, axes_or_new, figure_of, spread_out
+from mixtura.plotting.style import COLOURS, GREY, axes_or_new, spread_out
 
 FOR, AGAINST = COLOURS[0], COLOURS[4]
 
@@ -77,8 +77,7 @@ class ExplanationDisplay:
         """
         order = np.argsort(-self.explanation.mean_sizes, kind="stable")
         n_shown = min(len(order), self.max_features)
-        self.ax_ = axes_or_new(ax, (7.2, 1.6 + 0.36 * (n_shown + 2)))
-        self.figure_ = figure_of(self.ax_)
+        self.ax_, self.figure_ = axes_or_new(ax, (7.2, 1.6 + 0.36 * (n_shown + 2)))
         draw = self._bars if len(self.explanation) == 1 else self._points
         draw(order[:n_shown], order[n_shown:])
         self.ax_.axvline(0, color="black", linewidth=0.8, zorder=1)

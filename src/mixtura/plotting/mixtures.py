@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 
 from mixtura.plotting.curves import last_step
-from mixtura.plotting.style import GREY, axes_or_new, colour, figure_of, line, marker, names_of, outside_legend
+from mixtura.plotting.style import GREY, axes_or_new, colour, line, marker, names_of, outside_legend
 
 GRID_POINTS = 150
 MARGIN = 0.06
@@ -210,8 +210,8 @@ class MixtureDisplay:
         -------
         display : MixtureDisplay
         """
-        self.ax_ = axes_or_new(ax)
-        self.figure_, view = figure_of(self.ax_), self.view
+        self.ax_, self.figure_ = axes_or_new(ax)
+        view = self.view
         if self.classes is not None:
             self._shades()
         if view.has_components:

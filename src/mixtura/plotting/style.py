@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -26,14 +26,6 @@ GREY = "#777777"
 LineType: TypeAlias = str | tuple[int, tuple[int, ...]]
 
 
-class LineStyle(TypedDict, total=False):
-    """The look of a line."""
-
-    color: str
-    linestyle: LineType
-    marker: str
-
-
 def colour(number: int) -> str:
     return COLOURS[int(number) % len(COLOURS)]
 
@@ -47,14 +39,10 @@ def line(number: int) -> LineType:
     return LINES[int(number) // len(COLOURS) % len(LINES)]
 
 
-def axes_or_new(ax: Axes | None, size: tuple[float, float] = (6.4, 4.8)) -> Axes:
-    """The given axes, or those of a new figure."""
-    return plt.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
-
-
-def figure_of(ax: Axes) -> Figure:
-    """The figure of axes."""
-    return cast("Figure", ax.figure)
+def axes_or_new(ax: Axes | None, size: tuple[float, float] = (6.4, 4.8)) -> tuple[Axes, Figure]:
+    """The given axes, or those of a new figure, and their figure."""
+    ax = plt.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
+    return ax, cast("Figure", ax.figure)
 
 
 def names_of(model: object, n_features: int) -> list[str]:
