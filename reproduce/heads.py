@@ -48,6 +48,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sparse": QUADRATIC,
 }
 STEPS_PER_GRAPH = 5
+N_PARTS = 8  # of the rows in the gradient of a convolution
+SAVED_EVERY = 10  # epochs between two copies on disk
 LOSS_SCALE = 1024.0  # for gradients in half precision; the optimiser divides by it
 COUNTS = (2, 5, 10, 15, 20, 30, 40, 50, 70, 100, 150, 200, 300, 400, 500, 600)  # weights left, for the curves
 
@@ -160,11 +162,52 @@ def pixels(images: Tensor) -> Tensor:
     return (images.float() / 255 - MEAN) / SCALE
 
 
+def columns(images: Tensor, size: int) -> Tensor:
+    """The size x size neighbourhoods of all pixels (..., H, W, C) as rows (..., H, W, size * size * C)."""
+    padded = functional.pad(images, (0, 0, *(size // 2,) * 4))
+    wide = torch.complex128 if images.dtype == torch.float16 and images.shape[-1] % 8 == 0 else images.dtype
+    padded, (*lead, height, width, _) = padded.view(wide), images.shape  # copies of 16 bytes are faster
+    *steps, down, right, one = padded.stride()
+    shape = (*lead, height, width, size, size, padded.shape[-1])
+    rows = padded.as_strided(shape, (*steps, down, right, down, right, one)).reshape(*shape[:-3], -1)
+    return rows.view(images.dtype)
+
+
+class StackedConvolution(torch.autograd.Function):
+    """Convolutions of networks side by side and their ReLU, as products of batches of matrices.
+
+    Images (G, N, H, W, C), weights (G, O, S, S, C), biases (G, O).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        rows = columns(images, weight.shape[2]).flatten(1, 3)
+        out = torch.baddbmm(bias.unsqueeze(1), rows, weight.flatten(2).mT).relu_()
+        ctx.save_for_backward(rows, weight, out)
+        return out.view(*images.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        rows, weight, out = ctx.saved_tensors
+        gradient = torch.ops.aten.threshold_backward(gradients[0], out.view_as(gradients[0]), 0)
+        of_images = None
+        if ctx.needs_input_grad[0]:
+            turned = weight.flip(2, 3).permute(0, 2, 3, 1, 4).flatten(1, 3)  # (G, S S O, C)
+            neighbours = columns(gradient, weight.shape[2])
+            of_images = (neighbours.flatten(1, 3) @ turned).view(*neighbours.shape[:-1], -1)
+        flat = gradient.flatten(1, 3)
+        parts = [x.unflatten(1, (N_PARTS, -1)).flatten(0, 1) for x in (flat, rows)]  # sums of many rows in parts
+        of_weight = (parts[0].mT @ parts[1]).unflatten(0, (-1, N_PARTS)).sum(1)
+        return of_images, of_weight.view_as(weight), flat.sum(1)
+
+
 class StackedNetworks(nn.Module):
     """Networks of the same shape side by side: grouped convolutions, and products of batches of matrices.
 
     On a GPU the factors of convolutions have half precision, and their sums single precision.
     """
+
+    by_columns = torch.cuda.is_available()
 
     def __init__(self, networks: Sequence[PlainNetwork]):
         super().__init__()
@@ -178,6 +221,8 @@ class StackedNetworks(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Features (G, N, D) of images (G, N, 1, H, W)."""
+        if self.by_columns:
+            return self.features_by_columns(images)
         n, device = self.n_networks, images.device.type
         x = images.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
         for number, layer in enumerate(self.layers):
@@ -190,6 +235,19 @@ class StackedNetworks(nn.Module):
                 x = torch.baddbmm(own[1].unsqueeze(1), x.float(), own[0].mT)
             else:
                 x = x.unflatten(1, (n, -1)).transpose(0, 1).flatten(2) if isinstance(layer, nn.Flatten) else layer(x)
+        return x
+
+    def features_by_columns(self, images: Tensor) -> Tensor:
+        dtype = torch.float16 if images.device.type == "cuda" else images.dtype
+        x = images.movedim(2, 4).to(dtype)
+        for number, layer in enumerate(self.layers):
+            own = [self.state[f"{number}_{name}"] for name in ("weight", "bias") if f"{number}_{name}" in self.state]
+            if isinstance(layer, nn.Conv2d):
+                x = StackedConvolution.apply(x, own[0].movedim(2, 4).to(dtype), own[1].to(dtype))
+            elif isinstance(layer, nn.MaxPool2d):
+                x = layer(x.flatten(0, 1).movedim(3, 1)).movedim(1, 3).unflatten(0, x.shape[:2])
+            elif isinstance(layer, nn.Linear):
+                x = torch.baddbmm(own[1].unsqueeze(1), x.movedim(4, 2).flatten(2).float(), own[0].mT)
         return x
 
 
@@ -212,6 +270,8 @@ class Trainer:
         self.orders = torch.stack([torch.randperm(len(data.images), device=self.device) for _ in METHODS])
         self.losses = torch.zeros(len(METHODS), device=self.device)
         self.replay, self.stream = self.step, None
+        # Heads are chains of small kernels, in streams of their own.
+        self.sides = [torch.cuda.Stream() if self.device.type == "cuda" else None for _ in METHODS]
 
     def settings_of(self, method: str) -> dict[str, Any]:
         if method != "large_margin":
@@ -230,7 +290,7 @@ class Trainer:
         images, labels = self.data.images[rows], self.data.labels[rows]
         self.optimiser.zero_grad(set_to_none=True)
         features = self.networks(pixels(images))
-        logits = [head(x, y).float() for head, x, y in zip(self.heads.values(), features, labels, strict=True)]
+        logits = self.logits(features, labels)
         losses = functional.cross_entropy(torch.cat(logits), labels.flatten(), reduction="none")
         losses = losses.view(labels.shape).mean(1)
         epoch = torch.div(self.number, self.steps_per_epoch, rounding_mode="floor")[0]
@@ -240,6 +300,19 @@ class Trainer:
         self.optimiser.step()
         self.losses.copy_(losses.detach())
         self.number.add_(1)
+
+    def logits(self, features: Tensor, labels: Tensor) -> list[Tensor]:
+        """Logits (N, C) of every head."""
+        outer = None if self.sides[0] is None else torch.cuda.current_stream()
+        logits = []
+        for head, side, x, y in zip(self.heads.values(), self.sides, features, labels, strict=True):
+            if side is not None:
+                side.wait_stream(outer)
+            with torch.cuda.stream(side):
+                logits.append(head(x, y).float())
+        for side in self.sides if outer is not None else ():
+            outer.wait_stream(side)
+        return logits
 
     def record(self) -> None:
         """Record some steps as a graph in a stream of its own; the warm-up steps count as training steps."""
@@ -258,6 +331,22 @@ class Trainer:
     def shuffle(self) -> None:
         self.orders.copy_(torch.rand(self.orders.shape, device=self.device).argsort(1))
 
+    def state(self) -> dict[str, Any]:
+        """All that training changes, but for random generators."""
+        heads = {method: head.state_dict() for method, head in self.heads.items()}
+        networks, optimiser = self.networks.state_dict(), self.optimiser.state_dict()
+        return {"networks": networks, "heads": heads, "optimiser": optimiser, "number": self.number}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continue from a state, with other draws than a run that was not stopped."""
+        self.networks.load_state_dict(state["networks"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.number.copy_(state["number"])
+        for method, head in self.heads.items():
+            head.load_state_dict(state["heads"][method])
+        torch.manual_seed(self.seed + int(self.number))
+        self.shuffle()
+
     def trained(self, method: str) -> tuple[PlainNetwork, Any]:
         """A network and its head as they are after training."""
         network = self.model(method)[0]
@@ -265,22 +354,30 @@ class Trainer:
         return network.to(self.device).eval(), self.heads[method].eval()
 
 
-def train_together(trainers: Sequence[Trainer]) -> None:
-    """Epochs of all trainers side by side."""
+def train_together(trainers: Sequence[Trainer], file: Path | None = None) -> None:
+    """Epochs of all trainers side by side, from the state in a file, where a run that was stopped left one."""
     recorded = trainers[0].device.type == "cuda"
     torch.backends.cudnn.benchmark = recorded
+    if file is not None and file.exists():
+        for trainer, state in zip(trainers, torch.load(file, map_location=trainers[0].device), strict=True):
+            trainer.load(state)
+    first, per_epoch, began = int(trainers[0].number), trainers[0].steps_per_epoch, time.perf_counter()
     for trainer in trainers if recorded else ():
         trainer.record()
-    stride, began = STEPS_PER_GRAPH if recorded else 1, time.perf_counter()
-    for epoch in range(trainers[0].epochs):
-        for _ in range(trainers[0].steps_per_epoch // stride - (1 if recorded and epoch == 0 else 0)):
+    stride = STEPS_PER_GRAPH if recorded else 1
+    for epoch in range(first // per_epoch, trainers[0].epochs):
+        for _ in range(per_epoch // stride - (1 if recorded and epoch == first // per_epoch else 0)):
             for trainer in trainers:
                 with torch.cuda.stream(trainer.stream):
                     trainer.replay()
         for trainer in trainers:
             with torch.cuda.stream(trainer.stream):
                 trainer.shuffle()
-        if epoch % 5 == 0:
+        if epoch % SAVED_EVERY == SAVED_EVERY - 1 and recorded:
+            torch.cuda.synchronize()
+        if epoch % SAVED_EVERY == SAVED_EVERY - 1 and file is not None:
+            torch.save([trainer.state() for trainer in trainers], file.with_suffix(".unfinished"))
+            file.with_suffix(".unfinished").replace(file)
             losses = [round(loss, 3) for loss in trainers[0].losses.tolist()]
             print(f"epoch {epoch + 1}: {time.perf_counter() - began:.0f} s, losses {losses}", flush=True)
     if recorded:
@@ -334,16 +431,19 @@ def curve(head: Any, features: Tensor, labels: Tensor) -> list[list[float]]:
 def run_column(column: Column, options: Options) -> list[dict[str, Any]]:
     """All heads and seeds of a column."""
     n_images, epochs, width = (256, 1, 4) if options.quick else (None, EPOCHS, 32)
+    file = options.out / f"heads_{column.data}_{column.n_features}.state"
     train, test = load(column.data, options.device, n_images)
     trainers = [Trainer(column, train, seed, epochs, width) for seed in range(options.n_seeds(3))]
     began = time.perf_counter()
-    train_together(trainers)
+    train_together(trainers, file)
     duration = time.perf_counter() - began
-    return [
+    runs = [
         {"method": method, "settings": trainer.settings_of(method), "seed": trainer.seed, "epochs": epochs,
          "seconds": duration, "final_loss": float(loss), **judged(*trainer.trained(method), test)}
         for trainer in trainers for method, loss in zip(METHODS, trainer.losses, strict=True)
     ]  # fmt: skip
+    file.unlink(missing_ok=True)
+    return runs
 
 
 def compute(options: Options) -> None:

@@ -4,6 +4,7 @@
     averaged    averages of five starts, one size for all digits;
     search      trials of trade-off, margin, step size, start and schedule, spread evenly, until --seconds are over;
     refine      trials near the best ones;
+    short       six trials, with the settings of like tables, then the best settings with three seeds;
     page        hybrid_search.md from hybrid_search.json.
 Trials with numbers from 2000 on were listed by hand, from the results of others: their settings are in the results.
 The settings with the best validation error are the chosen cells of reproduce/hybrid.py, whose test errors reproduce
@@ -81,6 +82,10 @@ def of_pixels(sizes: tuple[tuple[int, int, float], ...], em: str = "low_rank") -
     return Space({}, (0.0, 0.0), (0.0, 0.0), 0, options, n_starts=1)
 
 
+def diagonals(*sizes: int) -> dict[str, Start]:
+    return {f"{k} each": Start(each(k), None, "diag", "diag") for k in sizes}
+
+
 # 10,000 training images are 1000 of a digit: the published 18 components of rank 25 have 55 images each.
 OF_FEW = (
     (1, 25, 0.1),
@@ -92,7 +97,13 @@ OF_FEW = (
     (8, 10, 0.1),
     (18, 25, 0.1),
 )
+PIXEL_STARTS = {  # components per digit, rank, and how EM fits them
+    "basic": ((4, 25, "full"), (10, 25, "full")),
+    "rotated": ((6, 25, "full"), (15, 25, "full")),
+    "random": ((2, 10, "low_rank"), (4, 5, "low_rank")),
+}
 OF_DIAGONALS = tuple((k, 1, epsilon) for k in (4, 8, 20, 40, 80) for epsilon in (0.1, 0.02))
+OF_MANY_DIAGONALS = tuple((k, 1, epsilon) for k in (20, 60, 100) for epsilon in (0.1, 0.02))
 PIXELS = replace(STARTS["OF_PIXELS"], rank=25, epsilon=0.1)
 SPACES = {
     "MNIST": Space(
@@ -150,8 +161,19 @@ SPACES = {
         (base.AVERAGES["MNIST (pca50), diagonal"],),
     ),
     **{f"{name} (pca50)": of_variant(name) for name in base.SIZES},
-    **{name: of_pixels(OF_FEW) for name in base.SIZES},
-    **{f"{name}, diagonal": of_pixels(OF_DIAGONALS, "diag") for name in base.SIZES},
+    **{
+        name: replace(
+            of_pixels(OF_FEW),
+            starts={f"{k} each": Start(each(k), None, em, "low_rank", rank) for k, rank, em in PIXEL_STARTS[name]},
+            epochs=40,
+        )
+        for name in base.SIZES
+    },
+    **{
+        f"{name}, diagonal": replace(of_pixels(OF_DIAGONALS, "diag"), starts=diagonals(20, 60), epochs=40)
+        for name in base.SIZES
+    },
+    "MNIST, diagonal": replace(of_pixels(OF_MANY_DIAGONALS, "diag"), starts=diagonals(60, 100), epochs=12),
     **{
         f"{name} (pca50), diagonal": replace(
             of_pixels(OF_DIAGONALS, "diag"),
@@ -181,6 +203,33 @@ SPACES = {
 }
 
 
+# Trade-off, margin, step size, decay and averaging of short searches: those chosen for MNIST and pca50 variants, and
+# others between theirs and the published ones. Step sizes of diagonal models are for features of unit variance.
+OF_LOW_RANK = {
+    "LL+LM": ((0.08, 80.0, 4e-4, True, 0.01), (0.5, 60.0, 5e-4, True, 1.0), (0.3, 30.0, 5e-4, True, 0.01)),
+    "LM": ((0.0, 50.0, 4e-4, True, 0.01), (0.0, 30.0, 3e-4, True, 1.0), (0.0, 100.0, 2e-4, True, 0.01)),
+    "LL+CLL": ((0.08, None, 2e-4, True, 0.01), (0.5, None, 2e-4, True, 1.0), (0.9, None, 5e-4, True, 0.01)),
+    "CLL": ((0.0, None, 2e-4, True, 0.01), (0.0, None, 5e-5, True, 1.0), (0.0, None, 5e-4, True, 0.01)),
+}
+OF_DIAGONAL = {
+    "LL+LM": ((0.01, 90.0, 0.018, True, 0.01), (0.1, 30.0, 0.01, True, 0.01), (0.001, 80.0, 0.01, False, 0.002)),
+    "LM": ((0.0, 130.0, 0.02, True, 0.01), (0.0, 30.0, 0.01, True, 0.01), (0.0, 80.0, 0.01, False, 0.002)),
+    "LL+CLL": ((0.0021, None, 0.0146, False, 0.002), (0.074, None, 0.01, True, 0.01), (0.4, None, 0.005, True, 0.01)),
+    "CLL": ((0.0, None, 0.0075, False, 0.002), (0.0, None, 0.012, True, 0.01), (0.0, None, 0.003, True, 0.01)),
+}
+STEP_OF_PIXELS = 0.3  # a pixel has a standard deviation of about 0.3
+
+
+def listed(table: str, row: str) -> list[tuple[str, Settings, int]]:
+    """The trials of a short search: every start of the table with three settings of the row."""
+    space, settings = SPACES[table], (OF_DIAGONAL if "diagonal" in table else OF_LOW_RANK)[row]
+    unit = STEP_OF_PIXELS if "diagonal" in table and "pca50" not in table else 1.0
+    return [
+        (name, Settings(s.k, step * unit, tradeoff, s.rank, margin, decay, averaging, s.epsilon), space.epochs)
+        for name, s in space.starts.items() for tradeoff, margin, step, decay, averaging in settings
+    ]  # fmt: skip
+
+
 def drawn(table: str, row: str, number: int, runs: dict[str, Any]) -> tuple[str, Settings, int]:
     """Start, settings, epochs: points that fill the space evenly; from 1000 on near the best."""
     space = SPACES[table]
@@ -199,7 +248,7 @@ def drawn(table: str, row: str, number: int, runs: dict[str, Any]) -> tuple[str,
 def near(places: list[Any], place: list[float], number: int) -> tuple[str, Settings, int]:
     """One of the best three, a little changed."""
     best = places[number % min(3, len(places))][1]
-    own = Settings(**{**best["settings"], "k": tuple(best["settings"]["k"])})
+    own = best_of({"": best})[1]
     if own.margin is not None:
         own = replace(own, margin=own.margin * between(place[0], (0.6, 1.7)))
     if own.tradeoff > 0:
@@ -244,18 +293,55 @@ def search(table: str, rows: list[str], first: int, end: float, options: Options
             runs = results.setdefault(f"{table}, search", {}).setdefault(row, {})
             while str(numbers[row]) in runs:
                 numbers[row] += 1
-            name, own, epochs = drawn(table, row, numbers[row], runs)
-            start = SPACES[table].starts[name]
+            plan = drawn(table, row, numbers[row], runs)
+            start = SPACES[table].starts[plan[0]]
             mixture = base.restructured(base.start_of(table, start, SEARCH_SEED, options)[0], start)
-            try:
-                record = base.hybrid(data, mixture, own, SEARCH_SEED, epochs, test=False)[1]
-            except FloatingPointError as problem:
-                record = {"validation": 100.0, "failed": str(problem)}
-            kept = {key: value for key, value in record.items() if key != "curve"}
-            runs[str(numbers[row])] = {**kept, "start": name, "settings": asdict(own), "epochs": epochs}
+            runs[str(numbers[row])] = trial(data, mixture, plan)
             write_json(options.out / FILE, results)
             print(table, row, numbers[row], runs[str(numbers[row])], flush=True)
             longest = max(longest, time.time() - began)
+
+
+def trial(data: base.Data, mixture: Mixture, plan: tuple[str, Settings, int]) -> dict[str, Any]:
+    """The validation error of settings from a start."""
+    name, own, epochs = plan
+    try:
+        record = base.hybrid(data, mixture, own, SEARCH_SEED, epochs, test=False)[1]
+    except FloatingPointError as problem:
+        record = {"validation": 100.0, "failed": str(problem)}
+    kept = {key: value for key, value in record.items() if key != "curve"}
+    return {**kept, "start": name, "settings": asdict(own), "epochs": epochs}
+
+
+def short(table: str, rows: list[str], options: Options) -> None:
+    """All trials of the list of each row, then the best settings with other seeds, whose test errors are kept."""
+    data, fits = base.data_of(table, options.device), dict[tuple[str, int], Mixture]()
+
+    def start_of(name: str, seed: int) -> Mixture:
+        start = SPACES[table].starts[name]
+        if (name, seed) not in fits:
+            fits[name, seed] = base.restructured(base.fitted(data, start, seed, options.quick), start)
+        return fits[name, seed]
+
+    for row in rows:
+        for number, plan in enumerate(listed(table, row)):
+            results = read(options)
+            runs = results.setdefault(f"{table}, search", {}).setdefault(row, {})
+            if str(number) not in runs:
+                runs[str(number)] = trial(data, start_of(plan[0], SEARCH_SEED), plan)
+                write_json(options.out / FILE, results)
+                print(table, row, number, runs[str(number)], flush=True)
+        name, own, epochs = best_of(read(options)[f"{table}, search"][row])
+        for seed in SEEDS:
+            if base.is_missing(options, f"{table}, searched", row, seed):
+                record = base.hybrid(data, start_of(name, seed), own, seed, epochs)[1]
+                base.keep(options, f"{table}, searched", row, seed, record)
+
+
+def best_of(runs: dict[str, Any]) -> tuple[str, Settings, int]:
+    """Start, settings and epochs of the best trial."""
+    best = ranked(runs)[0][1]
+    return best["start"], Settings(**{**best["settings"], "k": tuple(best["settings"]["k"])}), best["epochs"]
 
 
 # ---- generative rows -------------------------------------------------------------------------------------------------
@@ -402,7 +488,7 @@ def page(results: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("stage", choices=["generative", "averaged", "search", "refine", "page"])
+    parser.add_argument("stage", choices=["generative", "averaged", "search", "refine", "short", "page"])
     parser.add_argument("table", choices=list(SPACES), nargs="?", default="MNIST (pca50)")
     parser.add_argument("--rows", default=",".join(ROWS), help="of the table, with commas between")
     parser.add_argument("--seconds", type=float, default=600.0, help="begin no trial after so many")
@@ -412,6 +498,8 @@ def main() -> None:
     options = Options(chosen.out, device=chosen.device)
     if chosen.stage == "page":
         (options.out / "hybrid_search.md").write_text(page(read(options)))
+    elif chosen.stage == "short":
+        short(chosen.table, chosen.rows.split(","), options)
     elif chosen.stage in ("generative", "averaged"):
         (generative if chosen.stage == "generative" else averaged)(chosen.table, options)
     else:
