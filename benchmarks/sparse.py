@@ -58,7 +58,6 @@ def textbook() -> dict:
     scaling = standard_scaling(values, torch.ones(len(X), dtype=torch.float64))
     labels = torch.from_numpy((y > 0).astype(int))
     problem = make_problem(values, labels, None, np.array([-1, 1]), scaling, Polynomial(), None, [3, 3], False, 2**28)
-    assert problem.evidence is not None
     responsibilities = starting_responsibilities(problem, torch.Generator().manual_seed(0))
     start = starting_state(problem.evidence.n_columns, problem.class_of, responsibilities)
     solver = SparseNewton(merge=False)

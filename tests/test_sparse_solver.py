@@ -10,7 +10,7 @@ import reference_sparse as reference
 from cases import assert_close, tensor
 from mixtura.objectives import class_log_joint
 from mixtura.solvers.loop import Outcome, run
-from mixtura.sparse.curvature import DirectCurvature, FeatureCurvature, Share
+from mixtura.sparse.curvature import DirectCurvature, FeatureCurvature
 from mixtura.sparse.kernels import (
     RBF,
     Custom,
@@ -33,7 +33,7 @@ from mixtura.sparse.newton import (
 )
 from mixtura.sparse.problem import make_problem
 from mixtura.sparse.relevance import Relevance
-from mixtura.sparse.working_set import Candidates, WorkingSet
+from mixtura.sparse.working_set import WorkingSet
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -125,7 +125,7 @@ class TestTwin:
         evidences = [record.objective * len(rows) for record in result.history]
         assert_close(evidences[:2], twin.evidences[:2], 1e-7)
         assert_close(evidences, twin.evidences, 1e-4)  # copies reach the largest precision a little earlier
-        together = replace(problem, start_variance=7.0).candidates()
+        together = replace(problem, start_variance=7.0)
         every, some = together.precisions_at_start(), together.precisions_at_start(torch.tensor([0, 3, 4]))
         assert_close(every / problem.precisions, np.full(13, (1 + len(rows)) / 7))  # as many columns as rows, and 1
         assert_close(some / some[0], problem.precisions[[0, 3, 4]])
@@ -171,7 +171,7 @@ class TestHessians:
         assert_close(exact, -by_differences, 1e-4, scale=10)
         mixture = starting_state(3, torch.tensor([0, 0, 1, 1, 1]), own.T).mixture  # the fifth is the reference
         curvature = DirectCurvature(mixture, tensor(columns).T[mixture.columns], tensor(weights))
-        ours = curvature.hessian(Share(posteriors.T, own.T))
+        ours = curvature.hessian(posteriors.T, own.T)
         assert_close(ours + torch.diag(tensor(precisions.ravel())), exact)
 
     @pytest.mark.parametrize("exact", [False, True])
@@ -184,7 +184,7 @@ class TestHessians:
             tensor(rng.uniform(20, 40, mixture.n_pairs)),
         )  # fmt: skip
         posteriors = torch.tensor(rng.dirichlet(np.ones(6), 40).T.copy())
-        share = Share(posteriors, tensor(0.01 * responsibilities.T) if exact else None)
+        given = tensor(0.01 * responsibilities.T) if exact else None
         weights = tensor(rng.uniform(0.5, 2, 40))
         direct = DirectCurvature(mixture, evidence.columns(mixture.columns), weights)
         features = FeatureCurvature(mixture, evidence.features, evidence.maps[:, mixture.columns], weights)
@@ -192,7 +192,7 @@ class TestHessians:
         known = values, mixture.log_weights
         assert_close(features.log_joint(*known), direct.log_joint(*known))
         assert_close(features.gradient(posteriors), direct.gradient(posteriors))
-        one, other = (form.factored(share, mixture.precisions) for form in (direct, features))
+        one, other = (form.factored(mixture.precisions, posteriors, given) for form in (direct, features))
         assert_close(other.log_determinant, one.log_determinant, 1e-8)
         assert_close(other.determined, one.determined, 1e-7)
         assert_close(other.solve(values), one.solve(values), 1e-7)
@@ -286,11 +286,12 @@ def test_a_working_set_ends_near_the_whole(rng):
     kernel, values = RBF(0.7), tensor(rows)
     evidence = evidence_of(kernel, rows, labels)
     whole = fitted(evidence, class_of, responsibilities)
-    basis = KernelColumns(kernel, torch.cat((values[:1], values)), torch.arange(-1, 60))
-    working = WorkingSet(SparseNewton(), Candidates(basis, values), 2**26, torch.Generator().manual_seed(0))
-    start = working.start(tensor(class_of), tensor(responsibilities.T.copy()))
-    nothing = Evidence(values.new_zeros(0, 60), None, evidence.labels, evidence.weights)
-    result = run(working, nothing, start, 2000, 0.0)
+    counts = np.bincount(class_of).tolist()
+    scaling, classes = no_scaling(values.shape[1], values.device), np.unique(labels)
+    problem = make_problem(values, tensor(labels), None, classes, scaling, kernel, None, counts, True, 2**26)
+    assert problem.evidence.n_columns == 0
+    working = WorkingSet(SparseNewton(), problem, torch.Generator().manual_seed(0))
+    result = run(working, problem.evidence, working.start(tensor(responsibilities.T.copy())), 2000, 0.0)
     assert result.outcome is Outcome.CONVERGED
     assert result.mixture.features.shape[0] < 40
     assert result.history[-1].objective > whole.history[-1].objective - 0.05
@@ -308,7 +309,7 @@ def test_many_pairs_give_the_curvature_of_few(rng, monkeypatch):
         monkeypatch.setattr("mixtura.sparse.curvature.MANY_PAIRS", smallest)
         direct = DirectCurvature(mixture, evidence.columns(mixture.columns), evidence.weights)
         posteriors = direct.log_joint(values, mixture.log_weights).softmax(0)
-        factored = direct.factored(Share(posteriors), mixture.precisions)
+        factored = direct.factored(mixture.precisions, posteriors)
         results.append((posteriors, direct.gradient(posteriors), factored.solve(values), factored.log_determinant))
     for many, few in zip(*results, strict=True):
         assert_close(many, few, 1e-12)

@@ -56,7 +56,7 @@ from mixtura.sparse.problem import (
     starting_responsibilities,
 )
 from mixtura.sparse.relevance import Relevance
-from mixtura.sparse.working_set import WorkingSet
+from mixtura.sparse.working_set import WorkingSet, columns_in_use
 from mixtura.values.extents import extents_of, framed
 from mixtura.values.features import weigh
 
@@ -500,7 +500,7 @@ def train(model: SparseMixtureClassifier, problem: SparseProblem, solver: Sparse
         return replace(best, outcome=Outcome.INTERRUPTED)
     if single.outcome is Outcome.INTERRUPTED:
         return replace(best, outcome=Outcome.INTERRUPTED)
-    log_odds = (best.objective - single.objective) * float(problem.weights.sum())
+    log_odds = (best.objective - single.objective) * float(problem.evidence.weights.sum())
     return single if log_odds <= LOG_ODDS else best
 
 
@@ -509,13 +509,12 @@ def fit_once(problem: SparseProblem, solver: SparseNewton, generator: torch.Gene
     responsibilities = starting_responsibilities(problem, generator)
     # The fit makes many small calls; recording for gradients would take a tenth of their time.
     with torch.inference_mode():
-        if problem.evidence is not None:
-            precisions = problem.candidates().precisions_at_start()
+        if problem.evidence.n_columns:
+            precisions = problem.precisions_at_start()
             start = starting_state(len(precisions), problem.class_of, responsibilities, precisions)
             return run(solver, problem.evidence, start, max_iter, 0.0)
-        working = WorkingSet(solver, problem.candidates(), problem.memory_limit, generator)
-        start = working.start(problem.class_of, responsibilities)
-        return run(working, problem.rows_only, start, max_iter, 0.0)
+        working = WorkingSet(solver, problem, generator)
+        return run(working, problem.evidence, working.start(responsibilities), max_iter, 0.0)
 
 
 def keep(
@@ -524,7 +523,7 @@ def keep(
     """Store a result, with warnings; raise KeyboardInterrupt again if the fit was interrupted."""
     if result.outcome is Outcome.INTERRUPTED and not result.history:
         raise KeyboardInterrupt  # nothing is learnt, and the posterior of all candidates takes long
-    state, evidence, basis = problem.evidence_of(result.mixture)
+    state, evidence, basis = columns_in_use(problem, result.mixture)
     # tensors that support gradients
     mixture = SparseMixture(**{name: getattr(state.mixture, name).clone() for name in MIXTURE_PARTS})
     state, model.log_evidence_ = solver.settle(replace(state, mixture=mixture), evidence)

@@ -1,16 +1,17 @@
 """Curvature of the conditional likelihood of a log-linear mixture plus the precisions, in the smaller of two spaces.
 
 DirectCurvature works with the active columns, FeatureCurvature with the features that span them; both give the same
-numbers (feature-form).
+numbers (feature-form). They compute log joints, gradients and Hessians with respect to the values of pairs, and are
+valid while the pairs are the same. `factored` gives the sum A of precisions and Hessian as factors: with posteriors
+(K, N) alone for the complete Hessian, with responsibilities (K, N) for the exact one.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,53 +22,6 @@ from mixtura.values.features import gather, weigh
 
 # From this number of pairs on, operations take longer than their calls.
 MANY_PAIRS = 150
-
-
-@dataclass(frozen=True)
-class Share:
-    """Posteriors (K, N) at the mode; with responsibilities (K, N) for the exact Hessian, else the complete one."""
-
-    posteriors: Tensor
-    responsibilities: Tensor | None = None
-
-
-class Factored(Protocol):
-    """A = precisions + Hessian, factored."""
-
-    @property
-    def is_positive(self) -> bool: ...
-
-    @property
-    def log_determinant(self) -> Tensor:
-        """log |A| - sum log precisions."""
-        ...
-
-    @property
-    def determined(self) -> Tensor:
-        """1 - precision * variance of every value, (P,)."""
-        ...
-
-    def solve(self, gradient: Tensor) -> Tensor: ...
-
-    def covariance(self) -> Tensor:
-        """A^-1, (P, P)."""
-        ...
-
-
-class Curvature(Protocol):
-    """Log joints, gradients and Hessians with respect to the values of pairs; valid while the pairs are the same."""
-
-    components: Tensor  # (P,), of the pairs
-
-    def log_joint(self, values: Tensor, log_weights: Tensor) -> Tensor:
-        """(P,), (K,) -> (K, N)"""
-        ...
-
-    def gradient(self, residuals: Tensor) -> Tensor:
-        """Sums over rows by their weights: (K, N) -> (P,)"""
-        ...
-
-    def factored(self, share: Share, precisions: Tensor) -> Factored: ...
 
 
 class DirectCurvature:
@@ -86,6 +40,7 @@ class DirectCurvature:
         self.places = mixture.components * len(self.features) + places  # in (K, H)
 
     def log_joint(self, values: Tensor, log_weights: Tensor) -> Tensor:
+        """(P,), (K,) -> (K, N)"""
         if self.many:
             coefficients = values.new_zeros(math.prod(self.shape)).index_copy_(0, self.places, values).view(self.shape)
         else:
@@ -93,6 +48,7 @@ class DirectCurvature:
         return weigh(self.features, coefficients, log_weights)
 
     def gradient(self, residuals: Tensor) -> Tensor:
+        """Sums over rows by their weights: (K, N) -> (P,)"""
         return gather(self.features, residuals * self.weights).take(self.places)
 
     @cached_property
@@ -106,14 +62,14 @@ class DirectCurvature:
         """(P, P), one for pairs of one component."""
         return self.members.T @ self.members
 
-    def hessian(self, share: Share) -> Tensor:
+    def hessian(self, posteriors: Tensor, responsibilities: Tensor | None = None) -> Tensor:
         """Minus second derivatives, (P, P).
 
         (complete-hessian)  sum_n weight_n p_k (1[k = l] - p_l) phi phi', HU21 eq. 15 corrected;
         (exact-hessian)     minus the same with responsibilities in place of posteriors.
         """
-        total = self._complete(share.posteriors)
-        return total if share.responsibilities is None else total - self._complete(share.responsibilities)
+        total = self._complete(posteriors)
+        return total if responsibilities is None else total - self._complete(responsibilities)
 
     def _complete(self, posteriors: Tensor) -> Tensor:
         mixed = posteriors.index_select(0, self.components).mul_(self.rooted)  # (P, N); indexing would be slower
@@ -124,8 +80,10 @@ class DirectCurvature:
             total[part, part].addmm_(mixed[part], self.rooted[part].T)
         return total
 
-    def factored(self, share: Share, precisions: Tensor) -> DirectFactored:
-        return DirectFactored(self.hessian(share), precisions)
+    def factored(
+        self, precisions: Tensor, posteriors: Tensor, responsibilities: Tensor | None = None
+    ) -> DirectFactored:
+        return DirectFactored(self.hessian(posteriors, responsibilities), precisions)
 
 
 class DirectFactored:
@@ -142,10 +100,12 @@ class DirectFactored:
 
     @property
     def log_determinant(self) -> Tensor:
+        """log |A| - sum log precisions."""
         return (self.factor.diagonal().square() / self.precisions).log().sum()
 
     @property
     def determined(self) -> Tensor:
+        """1 - precision * variance of every value, (P,)."""
         return 1 - self.precisions * self.covariance().diagonal()
 
     def solve(self, gradient: Tensor) -> Tensor:
@@ -154,6 +114,7 @@ class DirectFactored:
         return torch.linalg.solve_triangular(self.factor.mT, half, upper=True)[:, 0]
 
     def covariance(self) -> Tensor:
+        """A^-1, (P, P)."""
         return torch.cholesky_inverse(self.factor)
 
 
@@ -186,10 +147,12 @@ class FeatureCurvature:
         scaled = self.maps / precisions
         return torch.stack([scaled[:, part] @ self.maps[:, part].T for part in self.parts])
 
-    def factored(self, share: Share, precisions: Tensor) -> FeatureFactored:
-        matrix = self._hessian(share.posteriors)
-        if share.responsibilities is not None:
-            matrix = matrix - self._hessian(share.responsibilities)
+    def factored(
+        self, precisions: Tensor, posteriors: Tensor, responsibilities: Tensor | None = None
+    ) -> FeatureFactored:
+        matrix = self._hessian(posteriors)
+        if responsibilities is not None:
+            matrix = matrix - self._hessian(responsibilities)
         return FeatureFactored(self, matrix, precisions)
 
     def _hessian(self, posteriors: Tensor) -> Tensor:
@@ -250,5 +213,6 @@ class FeatureFactored:
         quadratics = [(maps[:, part] * (blocks[..., k] @ maps[:, part])).sum(0) for k, part in enumerate(parts)]
         return torch.cat(quadratics) / self.precisions
 
-    def covariance(self) -> Tensor:
-        raise NotImplementedError  # the posterior covariance is computed by DirectCurvature
+
+Curvature: TypeAlias = DirectCurvature | FeatureCurvature
+Factored: TypeAlias = DirectFactored | FeatureFactored

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from math import comb, factorial
-from typing import Protocol, runtime_checkable
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -84,27 +84,6 @@ def monomial_names(names: list[str], degree: int) -> list[str]:
     return labels
 
 
-@runtime_checkable
-class Kernel(Protocol):
-    """A positive definite function of two rows."""
-
-    def gram(self, left: Tensor, right: Tensor) -> Tensor:
-        """(n, D), (m, D) -> (n, m)"""
-        ...
-
-    def largest(self, rows: Tensor) -> Tensor:
-        """An upper bound of the kernel values of each row, (n, 1)."""
-        ...
-
-    def n_features(self, n_columns: int) -> int | None:
-        """The number of features that reproduce the kernel, or None if it is infinite."""
-        ...
-
-    def features(self, rows: Tensor) -> Tensor:
-        """gram(a, b) = features(a) @ features(b)', (n, R)."""
-        ...
-
-
 @storable("polynomial")
 @dataclass(frozen=True)
 class Polynomial:
@@ -115,16 +94,18 @@ class Polynomial:
     coef0: float = 1.0
 
     def gram(self, left: Tensor, right: Tensor) -> Tensor:
+        """(n, D), (m, D) -> (n, m)"""
         return (self.gamma * (left @ right.T) + self.coef0) ** self.degree
 
     def largest(self, rows: Tensor) -> Tensor:
+        """An upper bound of the kernel values of each row, (n, 1)."""
         return (self.gamma * rows.square().sum(1, keepdim=True) + self.coef0) ** self.degree
 
-    def n_features(self, n_columns: int) -> int | None:
-        return comb(n_columns + self.degree, self.degree)
-
     def features(self, rows: Tensor) -> Tensor:
-        """MonomialBasis times the roots of multinomial coefficients, which HU21 eq. 2 lacks (polynomial-features)."""
+        """Features, (n, R), whose products are the kernel: gram(a, b) = features(a) @ features(b)'.
+
+        They are monomials times the roots of multinomial coefficients, which HU21 eq. 2 lacks (polynomial-features).
+        """
         factors = [self.coef0**self.degree]
         for size in range(1, self.degree + 1):
             power = self.gamma**size * self.coef0 ** (self.degree - size) / factorial(self.degree - size)
@@ -151,12 +132,6 @@ class RBF:
     def largest(self, rows: Tensor) -> Tensor:
         return rows.square().sum(1, keepdim=True)
 
-    def n_features(self, n_columns: int) -> int | None:
-        return None
-
-    def features(self, rows: Tensor) -> Tensor:
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class Custom:
@@ -172,11 +147,13 @@ class Custom:
     def largest(self, rows: Tensor) -> Tensor:
         return torch.zeros_like(rows[:, :1])  # unknown: the values themselves are checked
 
-    def n_features(self, n_columns: int) -> int | None:
-        return None
 
-    def features(self, rows: Tensor) -> Tensor:
-        raise NotImplementedError
+Kernel: TypeAlias = Polynomial | RBF | Custom
+
+
+def count_features(kernel: Kernel, n_columns: int, n_points: int) -> int:
+    """The number of features that reproduce a kernel at so many points, of which each can be one."""
+    return min(comb(n_columns + kernel.degree, kernel.degree), n_points) if isinstance(kernel, Polynomial) else n_points
 
 
 @storable("monomials")
@@ -227,7 +204,7 @@ class KernelColumns:
         return KernelColumns(self.kernel, points, self.numbers[columns])
 
 
-Basis = MonomialBasis | KernelColumns
+Basis: TypeAlias = MonomialBasis | KernelColumns
 
 
 def feature_form(kernel: Kernel, rows: Tensor, points: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
@@ -235,8 +212,7 @@ def feature_form(kernel: Kernel, rows: Tensor, points: Tensor, places: Tensor) -
 
     Raises a ValueError if the kernel is not positive definite.
     """
-    n_features = kernel.n_features(rows.shape[1])
-    if n_features is not None and n_features < len(points):
+    if isinstance(kernel, Polynomial) and count_features(kernel, rows.shape[1], len(points)) < len(points):
         at_points = kernel.features(points)
     else:
         at_points = gram_factor(kernel.gram(points, points))

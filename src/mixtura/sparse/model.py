@@ -94,7 +94,7 @@ class SparseModel:
         """Raise a ValueError unless the parts are consistent."""
         n_features, n_pairs, basis = len(self.scaling.centre), self.mixture.n_pairs, self.basis
         checks.numbers("covariances of the values", self.covariance, (n_pairs, n_pairs))
-        checks.positions("columns of the values", self.mixture.columns, _n_columns(basis))
+        checks.positions("columns of the values", self.mixture.columns, basis.n_columns)
         if isinstance(basis, MonomialBasis):
             if not 1 <= basis.degree <= LARGEST_DEGREE:
                 raise ValueError(f"monomials of degree {basis.degree} are not supported")
@@ -114,7 +114,7 @@ class SparseModel:
 
     def coefficients(self) -> Tensor:
         """The weights of the components for the columns of the basis, (K, H)."""
-        return self.mixture.coefficients(_n_columns(self.basis))
+        return self.mixture.coefficients(self.basis.n_columns)
 
     def log_joint(self, rows: Tensor) -> Tensor:
         """(n, D) -> (K, n)"""
@@ -151,7 +151,3 @@ def compact(scaling: Scaling, basis: Basis, mixture: SparseMixture, covariance: 
     """The model over the columns of the basis that are in use."""
     used, columns = mixture.columns.unique(return_inverse=True)
     return SparseModel(scaling, basis.select(used), replace(mixture, columns=columns), covariance)
-
-
-def _n_columns(basis: Basis) -> int:
-    return len(basis.columns if isinstance(basis, MonomialBasis) else basis.numbers)

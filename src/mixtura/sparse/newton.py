@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mixtura.files.registry import storable
 from mixtura.roles import Info
-from mixtura.sparse.curvature import MANY_PAIRS, Curvature, DirectCurvature, Factored, FeatureCurvature, Share
+from mixtura.sparse.curvature import MANY_PAIRS, Curvature, DirectCurvature, DirectFactored, Factored, FeatureCurvature
 from mixtura.sparse.model import SparseMixture
 from mixtura.sparse.relevance import Relevance
 
@@ -66,20 +66,6 @@ class State:
 
 
 @dataclass(frozen=True)
-class Mode:
-    """The mode: values, log joints and posteriors."""
-
-    values: Tensor  # (P,)
-    log_joint: Tensor  # (K, N)
-    posteriors: Tensor  # (K, N)
-    own: Tensor  # (K, N), whether a component belongs to the class of a row
-
-    def log_likelihood(self, weights: Tensor) -> Tensor:
-        """sum_n weight_n log p(class of n | x_n) (conditional-likelihood)."""
-        return weights @ (self.posteriors * self.own).sum(0).clamp_min_(1e-300).log_()
-
-
-@dataclass(frozen=True)
 class SparseNewton:
     """The learning algorithm of HU21 (Algorithm 1), in the feature form if that is smaller.
 
@@ -116,46 +102,42 @@ class SparseNewton:
         if curvature is None or curvature.components is not state.mixture.components:
             curvature = _curvature(state.mixture, evidence)
         before = state.mixture
-        mode, responsibilities = self.mode(state, evidence, curvature)
-        factored = self._laplace(mode, responsibilities, before.precisions, curvature)
-        likelihood = mode.log_likelihood(evidence.weights)
-        penalty = self.prior.log_density(mode.values, before.precisions)
-        log_evidence = likelihood + penalty - 0.5 * factored.log_determinant  # (laplace-evidence)
-        precisions = self.prior.updated(mode.values, before.precisions, factored.determined)
+        moved, factored, log_evidence = self._at_mode(state, evidence, curvature)
+        precisions = self.prior.updated(moved.mixture.values, before.precisions, factored.determined)
         moves = precisions - before.precisions
         change = float(moves @ moves)
-        weights = _weights(responsibilities, evidence, before.class_of)
-        moved = replace(before, values=mode.values, precisions=precisions, log_weights=weights)
-        after = State(moved, responsibilities, state.n_components_at_start, state.n_steps + 1, curvature)
-        after = self._shrink(after, evidence)
-        value = float(log_evidence) / float(evidence.weights.sum())
+        weights = _weights(moved.responsibilities, evidence, before.class_of)
+        updated = replace(moved.mixture, precisions=precisions, log_weights=weights)
+        after = self._shrink(replace(moved, mixture=updated, n_steps=state.n_steps + 1, _curvature=curvature), evidence)
+        value = log_evidence / float(evidence.weights.sum())
         return after, Info(value, converged=change <= self.tolerance and after.mixture.n_pairs == before.n_pairs)
 
-    def mode(self, state: State, evidence: Evidence, curvature: Curvature) -> tuple[Mode, Tensor]:
-        """EM over the components, Newton inside (posterior-mode): the mode and the responsibilities there."""
+    def mode(self, state: State, evidence: Evidence, curvature: Curvature) -> tuple[Tensor, Tensor, Tensor]:
+        """EM over the components, Newton inside (posterior-mode): values, posteriors and responsibilities (K, N)."""
         responsibilities, values = state.responsibilities, state.mixture.values
-        own, factored = _own(evidence.labels, state.mixture.class_of), None
-        mode = None
+        own, factored, posteriors = _own(evidence.labels, state.mixture.class_of), None, responsibilities
         for _ in range(MOST_ROUNDS):
-            mode, factored = self._newton(values, responsibilities, state.mixture, own, curvature, factored)
-            updated = torch.where(own, mode.log_joint, -torch.inf).softmax(0)
+            values, log_joint, posteriors, factored = self._newton(
+                values, responsibilities, state.mixture, curvature, factored
+            )
+            updated = torch.where(own, log_joint, -torch.inf).softmax(0)
             change = float((updated - responsibilities).abs().sum())
-            responsibilities, values = updated, mode.values
+            responsibilities = updated
             if change <= RESPONSIBILITY_TOLERANCE * updated.shape[1] * state.n_components_at_start:
                 break
-        assert mode is not None
-        return mode, responsibilities
+        return values, posteriors, responsibilities
 
     def _newton(
         self,
         start: Tensor,
         responsibilities: Tensor,
         mixture: SparseMixture,
-        own: Tensor,
         curvature: Curvature,
         factored: Factored | None,
-    ) -> tuple[Mode, Factored | None]:
+    ) -> tuple[Tensor, Tensor, Tensor, Factored | None]:
         """Newton's method for a concave problem: multinomial logistic regression with soft labels.
+
+        The result are values (P,), log joints and posteriors (K, N), and the last curvature.
 
         A step that increases the gradient is halved. After a step that decreases the gradient, the curvature
         is reused, and the last curvature is used in the first step of the next round.
@@ -174,23 +156,15 @@ class SparseNewton:
                 values, rate, previous, factored = start, 0.5 * rate, float("inf"), None
                 continue
             if factored is None or norm > still_good * previous:
-                factored = curvature.factored(Share(posteriors), mixture.precisions)
+                factored = curvature.factored(mixture.precisions, posteriors)
             values = torch.add(values, factored.solve(gradient), alpha=rate)
             previous = norm
-        return Mode(values, log_joint, posteriors, own), factored  # pyright: ignore[reportPossiblyUnboundVariable]
-
-    def _laplace(self, mode: Mode, responsibilities: Tensor, precisions: Tensor, curvature: Curvature) -> Factored:
-        if self.exact:
-            factored = curvature.factored(Share(mode.posteriors, responsibilities), precisions)
-            if factored.is_positive:
-                return factored
-        return curvature.factored(Share(mode.posteriors), precisions)
+        return values, log_joint, posteriors, factored  # pyright: ignore[reportPossiblyUnboundVariable]
 
     def _log_likelihood_without_pairs(self, state: State, evidence: Evidence) -> float:
-        mixture = state.mixture
-        log_joint = mixture.log_weights.unsqueeze(1)
-        mode = Mode(mixture.values, log_joint, log_joint.softmax(0), _own(evidence.labels, mixture.class_of))
-        return float(mode.log_likelihood(evidence.weights)) / float(evidence.weights.sum())
+        posteriors = state.mixture.log_weights.unsqueeze(1).softmax(0)
+        likelihood = _log_likelihood(posteriors, state.mixture.class_of, evidence)
+        return float(likelihood) / float(evidence.weights.sum())
 
     def _shrink(self, state: State, evidence: Evidence) -> State:
         """Remove pairs of the largest precision, components of no weight, and components equal to others."""
@@ -210,9 +184,8 @@ class SparseNewton:
         """The state at its mode, and the log evidence at the mode."""
         if state.mixture.n_pairs == 0:
             return state, self._log_likelihood_without_pairs(state, evidence) * float(evidence.weights.sum())
-        moved, factored, likelihood = self._at_mode(state, evidence, _curvature(state.mixture, evidence))
-        penalty = self.prior.log_density(moved.mixture.values, moved.mixture.precisions)
-        return moved, float(likelihood + penalty - 0.5 * factored.log_determinant)  # (laplace-evidence)
+        moved, _, log_evidence = self._at_mode(state, evidence, _curvature(state.mixture, evidence))
+        return moved, log_evidence
 
     def posterior(self, state: State, evidence: Evidence) -> tuple[State, Tensor]:
         """The state at its mode, and the covariance of its values (P, P)."""
@@ -221,14 +194,20 @@ class SparseNewton:
             return state, mixture.values.new_zeros(0, 0)
         direct = DirectCurvature(mixture, evidence.columns(mixture.columns), evidence.weights)
         moved, factored, _ = self._at_mode(state, evidence, direct)
+        assert isinstance(factored, DirectFactored)
         return moved, factored.covariance()
 
-    def _at_mode(self, state: State, evidence: Evidence, curvature: Curvature) -> tuple[State, Factored, Tensor]:
-        mode, responsibilities = self.mode(state, evidence, curvature)
-        factored = self._laplace(mode, responsibilities, state.mixture.precisions, curvature)
-        mixture = replace(state.mixture, values=mode.values)
-        likelihood = mode.log_likelihood(evidence.weights)
-        return replace(state, mixture=mixture, responsibilities=responsibilities), factored, likelihood
+    def _at_mode(self, state: State, evidence: Evidence, curvature: Curvature) -> tuple[State, Factored, float]:
+        """The state at its mode, the curvature there, and the log evidence (laplace-evidence)."""
+        values, posteriors, responsibilities = self.mode(state, evidence, curvature)
+        mixture = replace(state.mixture, values=values)
+        factored = curvature.factored(mixture.precisions, posteriors, responsibilities if self.exact else None)
+        if self.exact and not factored.is_positive:
+            factored = curvature.factored(mixture.precisions, posteriors)
+        likelihood = _log_likelihood(posteriors, mixture.class_of, evidence)
+        penalty = self.prior.log_density(values, mixture.precisions)
+        log_evidence = float(likelihood + penalty - 0.5 * factored.log_determinant)
+        return replace(state, mixture=mixture, responsibilities=responsibilities), factored, log_evidence
 
 
 def _curvature(mixture: SparseMixture, evidence: Evidence) -> Curvature:
@@ -242,6 +221,12 @@ def _curvature(mixture: SparseMixture, evidence: Evidence) -> Curvature:
 def _own(labels: Tensor, class_of: Tensor) -> Tensor:
     """Whether a component belongs to the class of a row, (K, N)."""
     return class_of.unsqueeze(1) == labels
+
+
+def _log_likelihood(posteriors: Tensor, class_of: Tensor, evidence: Evidence) -> Tensor:
+    """sum_n weight_n log p(class of n | x_n) (conditional-likelihood)."""
+    own = (posteriors * _own(evidence.labels, class_of)).sum(0)
+    return evidence.weights @ own.clamp_min_(1e-300).log_()
 
 
 def _weights(responsibilities: Tensor, evidence: Evidence, class_of: Tensor) -> Tensor:

@@ -1,11 +1,10 @@
-"""The input of the sparse solvers: bases, evidence and initial responsibilities."""
+"""The input of the sparse solvers: rows, basis, evidence and initial responsibilities."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +21,12 @@ from mixtura.sparse.kernels import (
     MonomialBasis,
     Polynomial,
     Scaling,
+    count_features,
     feature_form,
     gram_factor,
     monomials,
 )
-from mixtura.sparse.newton import Evidence, State
-from mixtura.sparse.working_set import Candidates, WorkingState
+from mixtura.sparse.newton import Evidence
 
 # For larger Hessians a fit that starts with all columns takes ten seconds and more. Columns are then added one by one
 # while the evidence rises, which takes less than a second (studies/results/sparse_settings.md).
@@ -48,17 +47,15 @@ def make_kernel(name: str | Callable[..., object] | None, degree: int, gamma: fl
 
 @dataclass(frozen=True)
 class SparseProblem:
-    """The checked input of a fit, without rows of weight zero.
+    """The checked input of a fit, without rows of weight zero, and the columns of its basis.
 
     Kernels are placed at distinct rows only, because equal rows give equal columns. One column replaces its copies
     exactly if it starts at their common precision (equal-columns).
     """
 
     rows: Tensor  # (N, D), scaled; for a precomputed kernel the values themselves
-    evidence: Evidence | None  # None if columns are added one by one
+    evidence: Evidence  # labels and weights alone if columns are added one by one
     basis: Basis
-    labels: Tensor  # (N,)
-    weights: Tensor  # (N,)
     classes: np.ndarray
     scaling: Scaling
     n_components: list[int]
@@ -73,22 +70,19 @@ class SparseProblem:
     @cached_property
     def class_weights(self) -> Tensor:
         totals = torch.zeros(len(self.classes), dtype=torch.float64, device=self.rows.device)
-        return totals.index_add_(0, self.labels, self.weights)
+        return totals.index_add_(0, self.evidence.labels, self.evidence.weights)
 
-    @property
-    def rows_only(self) -> Evidence:
-        """Labels and weights without columns, for a working set."""
-        return Evidence(self.rows.new_zeros(0, len(self.rows)), None, self.labels, self.weights)
+    def columns(self, index: Tensor) -> Tensor:
+        """Some columns of the basis at the rows, computed on demand: (H',) -> (H', N)"""
+        return self.basis.select(index).evaluate(self.rows).T.contiguous()
 
-    def candidates(self) -> Candidates:
-        return Candidates(self.basis, self.rows, self.precisions, self.start_variance)
-
-    def evidence_of(self, result: Any) -> tuple[State, Evidence, Basis]:
-        """The result of a solver, with the evidence and the basis that its column indices refer to."""
-        if isinstance(result, WorkingState):
-            return result.state, replace(self.rows_only, features=result.features), self.basis.select(result.columns)
-        assert self.evidence is not None
-        return result, self.evidence, self.basis
+    def precisions_at_start(self, index: Tensor | None = None) -> Tensor:
+        """Initial precisions of all or some columns (start-variance): (H',) -> (H',)"""
+        precisions = self.rows.new_ones(self.basis.n_columns) if self.precisions is None else self.precisions
+        precisions = precisions if index is None else precisions[index]
+        if self.start_variance is None:
+            return precisions
+        return precisions * (precisions.reciprocal().sum() / self.start_variance).clamp_min(1)
 
 
 def make_problem(
@@ -110,42 +104,39 @@ def make_problem(
     rows = scaling(values)[present.to(values.device)]
     unscaled = values[present.to(values.device)]
     n_live = sum(n_components) - 1
-    precisions = None
+    evidence, precisions = Evidence(rows.new_zeros(0, len(rows)), None, labels, weights), None
     if primal_degree is not None:
         columns = monomials(rows, primal_degree)  # (N, H)
         checks.bounded_features(columns, unscaled, rows)
         basis: Basis = MonomialBasis(primal_degree, torch.arange(columns.shape[1], device=rows.device))
         if columns.shape[1] > len(rows):  # more monomials than rows: N features span the columns
-            evidence = Evidence(torch.eye(len(rows), dtype=rows.dtype, device=rows.device), columns, labels, weights)
+            features = torch.eye(len(rows), dtype=rows.dtype, device=rows.device)
+            evidence = replace(evidence, features=features, maps=columns)
         else:
-            evidence = Evidence(columns.T.contiguous(), None, labels, weights)
+            evidence = replace(evidence, features=columns.T.contiguous())
     elif kernel is None:
         rows = rows[:, present.to(rows.device)]
         checks.bounded_features(rows, rows, rows)
         factor = gram_factor(rows)
         ones = factor.new_ones(len(factor), 1)
         maps = torch.block_diag(ones[:1], factor)
-        evidence = Evidence(torch.cat((ones, factor), 1).T.contiguous(), maps.T.contiguous(), labels, weights)
+        evidence = replace(evidence, features=torch.cat((ones, factor), 1).T.contiguous(), maps=maps.T.contiguous())
         basis = KernelColumns(None, None, torch.cat((present.new_tensor([-1]), present)).to(rows.device))
     else:
         checks.bounded_features(kernel.largest(rows), unscaled, rows)
         points, places, first = _distinct(rows)
         copies = weights.new_zeros(len(points)).index_add_(0, places, weights)
         precisions = torch.cat((copies.new_ones(1), 1 / copies.clamp_min(1)))  # (equal-columns)
-        size = kernel.n_features(rows.shape[1])
-        size = len(points) if size is None else min(size, len(points))
+        size = count_features(kernel, rows.shape[1], len(points))
         if working_set is None:
             numbers_held = max(2 * n_live * size * len(points), len(points) ** 2 * (size == len(points)))
             working_set = 8 * numbers_held > memory_limit or n_live * size > LARGEST_HESSIAN
-        evidence = None
         if not working_set:
             features, maps = feature_form(kernel, rows, points, places)
-            evidence = Evidence(features, maps, labels, weights)
+            evidence = replace(evidence, features=features, maps=maps)
         numbers_of_points = torch.cat((present.new_tensor([-1]), present[first.cpu()])).to(rows.device)
         basis = KernelColumns(kernel, torch.cat((points[:1], points)), numbers_of_points)
-    return SparseProblem(
-        rows, evidence, basis, labels, weights, classes, scaling, n_components, memory_limit, precisions
-    )
+    return SparseProblem(rows, evidence, basis, classes, scaling, n_components, memory_limit, precisions)
 
 
 def _distinct(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,9 +157,9 @@ def starting_responsibilities(problem: SparseProblem, generator: torch.Generator
     )
     first = 0
     for c, count in enumerate(problem.n_components):
-        members = (problem.labels == c).nonzero()[:, 0]
+        members = (problem.evidence.labels == c).nonzero()[:, 0]
         rows = problem.rows[members]
-        centres = cluster(rows, problem.weights[members], count, "kmeans", generator)
+        centres = cluster(rows, problem.evidence.weights[members], count, "kmeans", generator)
         responsibilities[first + nearest(rows, centres), members] = 1
         first += count
     return responsibilities

@@ -13,10 +13,11 @@ from torch.nn.functional import normalize
 
 from mixtura.files.registry import storable
 from mixtura.roles import Info
-from mixtura.sparse.curvature import DirectCurvature, Share
+from mixtura.sparse.curvature import DirectCurvature
 from mixtura.sparse.kernels import Basis
 from mixtura.sparse.model import SparseMixture
 from mixtura.sparse.newton import Evidence, SparseNewton, State, starting_state
+from mixtura.sparse.problem import SparseProblem
 
 # Enough to distinguish the components of a class. This and LEAST_GAIN give nearly the smallest log-loss on held-out
 # training rows with the fewest weights (studies/results/sparse_settings.md); the evidence would prefer more columns.
@@ -30,32 +31,6 @@ LEAST_GAIN = 0.5
 MOST_ALIKE = 0.9
 # Candidates per search; different ones each time, until all have been evaluated without a gain.
 CANDIDATES_PER_LOOK = 2000
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Columns of a basis at rows, computed on demand."""
-
-    basis: Basis
-    rows: Tensor
-    precisions: Tensor | None = None  # (H,), initial precisions of columns, up to a common factor; one unless given
-    start_variance: float | None = None  # largest sum of their inverses
-
-    @property
-    def n_columns(self) -> int:
-        return self.basis.n_columns
-
-    def precisions_at_start(self, index: Tensor | None = None) -> Tensor:
-        """Initial precisions of all or some columns (start-variance): (H',) -> (H',)"""
-        precisions = self.rows.new_ones(self.n_columns) if self.precisions is None else self.precisions
-        precisions = precisions if index is None else precisions[index]
-        if self.start_variance is None:
-            return precisions
-        return precisions * (precisions.reciprocal().sum() / self.start_variance).clamp_min(1)
-
-    def at(self, index: Tensor) -> Tensor:
-        """(H',) -> (H', N)"""
-        return self.basis.select(index).evaluate(self.rows).T.contiguous()
 
 
 @storable("working_state")
@@ -79,19 +54,18 @@ class WorkingSet:
     """Steps of an inner solver over a few columns, alternating with searches for columns that increase the evidence."""
 
     inner: SparseNewton
-    candidates: Candidates
-    memory_limit: int
+    problem: SparseProblem
     generator: torch.Generator
     name = "working set"
 
-    def start(self, class_of: Tensor, responsibilities: Tensor) -> WorkingState:
+    def start(self, responsibilities: Tensor) -> WorkingState:
         """The constant and random columns: with the constant alone all components of a class would be equal."""
-        device = class_of.device
-        order = 1 + torch.randperm(self.candidates.n_columns - 1, generator=self.generator).to(device)
+        device = responsibilities.device
+        order = 1 + torch.randperm(self.problem.basis.n_columns - 1, generator=self.generator).to(device)
         columns = torch.cat((torch.zeros(1, dtype=torch.long, device=device), order[:COLUMNS_AT_START]))
-        precisions = self.candidates.precisions_at_start(columns)
-        state = starting_state(len(columns), class_of, responsibilities, precisions)
-        return WorkingState(state, columns, self.candidates.at(columns), order.roll(-COLUMNS_AT_START))
+        precisions = self.problem.precisions_at_start(columns)
+        state = starting_state(len(columns), self.problem.class_of, responsibilities, precisions)
+        return WorkingState(state, columns, self.problem.columns(columns), order.roll(-COLUMNS_AT_START))
 
     def init(self, problem: Evidence, start: WorkingState) -> WorkingState:
         return start
@@ -135,10 +109,10 @@ class WorkingSet:
         curvature = DirectCurvature(mixture, columns, rows.weights)
         posteriors = curvature.log_joint(mixture.values, mixture.log_weights).softmax(0)
         residuals = (working.state.responsibilities - posteriors) * rows.weights
-        factor = curvature.factored(Share(posteriors), mixture.precisions).factor if mixture.n_pairs else None
+        factor = curvature.factored(mixture.precisions, posteriors).factor if mixture.n_pairs else None
         gains, precisions = [], []
         for part in index.split(self._n_at_once(working)):
-            added = self.candidates.at(part)  # (h, N)
+            added = self.problem.columns(part)  # (h, N)
             gradient = residuals @ added.T  # (K, h)
             left = torch.stack(
                 [
@@ -183,7 +157,7 @@ class WorkingSet:
         chosen: list[tuple[int, int]] = []
         units: dict[tuple[int, int], Tensor] = {}
         for pairs in order.split(self._n_at_once(working)):
-            columns = normalize(self.candidates.at(index[pairs % len(index)]), eps=1e-300)  # (h, N)
+            columns = normalize(self.problem.columns(index[pairs % len(index)]), eps=1e-300)  # (h, N)
             for pair, unit in zip(pairs.tolist(), columns, strict=True):
                 k, place = divmod(pair, len(index))
                 alike = [float(unit @ units[other]) for other in chosen if other[0] == k]
@@ -194,7 +168,7 @@ class WorkingSet:
 
     def _n_at_once(self, working: WorkingState) -> int:
         """Number of candidates whose columns and temporaries fit in memory."""
-        return max(1, self.memory_limit // (64 * working.features.shape[1]))
+        return max(1, self.problem.memory_limit // (64 * working.features.shape[1]))
 
     def _with(
         self, working: WorkingState, chosen: list[tuple[int, int]], precisions: Tensor, index: Tensor
@@ -204,7 +178,7 @@ class WorkingSet:
         new_columns, numbers = index[places].unique(return_inverse=True)
         fresh = new_columns[~torch.isin(new_columns, working.columns)]
         columns = torch.cat((working.columns, fresh))
-        features = torch.cat((working.features, self.candidates.at(fresh))) if len(fresh) else working.features
+        features = torch.cat((working.features, self.problem.columns(fresh))) if len(fresh) else working.features
         position = (columns == new_columns.unsqueeze(1)).double().argmax(1)[numbers]
         old = working.mixture
         joined = torch.cat((old.components, components))
@@ -219,3 +193,11 @@ class WorkingSet:
         )
         state = replace(working.state, mixture=mixture)
         return replace(working, state=state, columns=columns, features=features, n_seen=0)
+
+
+def columns_in_use(problem: SparseProblem, state: State | WorkingState) -> tuple[State, Evidence, Basis]:
+    """The state of a solver, with the evidence and the basis that its column indices refer to."""
+    if isinstance(state, WorkingState):
+        evidence = replace(problem.evidence, features=state.features)
+        return state.state, evidence, problem.basis.select(state.columns)
+    return state, problem.evidence, problem.basis
