@@ -269,7 +269,7 @@ def test_learners_that_need_all_rows_say_so(data):
 
 def test_a_whole_pass_without_dask_installed():
     """`is_dask` asks for the module only where someone has imported it."""
-    from mixtura.estimators.rows import is_dask
+    from mixtura.estimators.frames import is_dask
 
     assert not is_dask(np.zeros((2, 2)))
     assert is_dask(da.zeros((2, 2)))

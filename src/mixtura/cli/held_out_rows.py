@@ -16,9 +16,10 @@ from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from mixtura.cli.tables import TableProblem
+from mixtura.estimators.classifiers import probabilities_of
 from mixtura.estimators.density_classifier import DensityClassifier, Trained
 from mixtura.estimators.estimator import unfitted_copy, with_selected_settings
-from mixtura.estimators.refits import adopt_estimates, probabilities_of
+from mixtura.estimators.refits import adopt_estimates
 from mixtura.estimators.table_classifier import TableClassifier
 from mixtura.files.codec import arguments_of
 from mixtura.inspection.outliers import SuspiciousLabels, find_suspicious, reference_of, threshold_of

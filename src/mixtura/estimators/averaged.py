@@ -31,6 +31,7 @@ from mixtura.estimators.estimator import (
     unfitted_copy,
     with_constructor,
 )
+from mixtura.estimators.frames import is_batches, is_dask
 from mixtura.estimators.gaussian_mixture import (
     GaussianMixture,
     make_density_search,
@@ -41,7 +42,7 @@ from mixtura.estimators.gaussian_mixture import (
 from mixtura.estimators.labels import Labels, with_groups
 from mixtura.estimators.mixture_classifier import MixtureClassifier, make_classifier_search, make_classifier_settings
 from mixtura.estimators.parts import Data
-from mixtura.estimators.rows import Rows, adopt_features, is_batches, is_dask
+from mixtura.estimators.rows import Rows, adopt_features
 from mixtura.estimators.training import (
     bring_home,
     fit_data,

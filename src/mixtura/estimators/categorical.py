@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence, Sized
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 import numpy as np
-from sklearn.utils.validation import _check_feature_names, _check_n_features
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.engine.threads import limit_after_fork
-from mixtura.estimators.rows import (
-    Column,
-    NamedColumns,
-    ReadsRows,
-    Rows,
-    aligned,
-    is_missing,
-    is_pandas,
-    is_table,
-    read_rows,
-    refuse_dates,
-    rows_of_array,
-    rows_of_tensor,
-)
+from mixtura.estimators.frames import as_numbers, columns_of, is_missing, is_pandas, is_table, plain
 from mixtura.files.registry import storable
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
+
 # Types of the columns of a frame that hold categories.
 CATEGORIES = ("category", "categorical", "enum", "dictionary", "string", "large_string", "str", "object", "bool")
 
@@ -123,63 +110,6 @@ class Encoding:
             numbers = np.nan_to_num(indicators).argmax(1)
             features[:, j] = np.where(np.isnan(indicators).all(1), np.nan, numbers)
         return features
-
-    def read(self, estimator: ReadsRows, X: object, reset: bool, smallest: int = 1) -> Rows:
-        """Check the rows of encoded samples; tensors are already encoded."""
-        if isinstance(X, Tensor) and (X.ndim != 2 or X.shape[1] != self.n_columns):
-            raise ValueError(
-                f"A tensor must hold encoded samples, {len(self.numeric)} numeric features and {sum(self.sizes)} "
-                f"indicators of categories; got shape {tuple(X.shape)}. Pass a data frame or an array with categories."
-            )
-        checks.enough_rows(len(cast("Sized", X)), smallest, type(estimator).__name__)
-        limit_after_fork()
-        device = checks.device(estimator.device, required=False)
-        if isinstance(X, Tensor):
-            return rows_of_tensor(checks.rows(X.detach(), self.n_columns, type(estimator).__name__), device, True)
-        X = X if reset else aligned(estimator, X)
-        _check_feature_names(estimator, X, reset=reset)
-        _check_n_features(estimator, X, reset=reset)
-        return rows_of_array(self.encode(X), device, True)
-
-
-class ArrowTable(Protocol):
-    """A table of Arrow or polars, which can become one of pandas."""
-
-    def to_pandas(self) -> object: ...
-
-
-class EnumType(Protocol):
-    """An Enum of polars."""
-
-    categories: Column
-
-
-class EnumColumn(Protocol):
-    """A column of an Enum of polars."""
-
-    dtype: EnumType
-
-
-class ReadsCategories(ReadsRows, Protocol):
-    """An estimator that reads rows, with categorical features too."""
-
-    encoding_: Encoding | None
-
-    @property
-    def categorical_features(self) -> object: ...
-
-
-def read_samples(estimator: ReadsCategories, X: object, reset: bool, smallest: int = 1) -> Rows:
-    """Check samples and encode categorical features, which are found if `reset`; tables of Arrow become data frames."""
-    if is_arrow(X):
-        X = X.to_pandas()
-    if reset:
-        estimator.encoding_ = find_encoding(X, estimator.categorical_features)
-    encoding = estimator.encoding_
-    if encoding is None:
-        return read_rows(estimator, X, reset, smallest)
-    refuse_dates(X)
-    return encoding.read(estimator, X, reset, smallest)
 
 
 @dataclass(frozen=True)
@@ -278,7 +208,7 @@ def numbers_of(column: object, places: Mapping[Hashable, int]) -> np.ndarray:
     return np.array([-1 if is_missing(value) else places.get(plain(value), -1) for value in values])
 
 
-def holds_text(X: NamedColumns, name: Hashable) -> bool:
+def holds_text(X: pl.DataFrame, name: str) -> bool:
     """Whether a column holds categories; a column of objects may hold only numbers and missing values."""
     column = X[name]
     if not str(column.dtype).lower().startswith("object"):
@@ -286,14 +216,14 @@ def holds_text(X: NamedColumns, name: Hashable) -> bool:
     return any(isinstance(value, str | bool | np.bool_) for value in np.asarray(column, dtype=object))
 
 
-def order_of(column: Column) -> list[Hashable] | None:
+def order_of(column: pl.Series) -> list[Hashable] | None:
     """The categories of an ordered column of pandas, or of an Enum of polars; None if they have no order."""
     if is_categorical(column):
         return list(column.cat.categories) if column.cat.ordered else None
-    return column.dtype.categories.to_list() if is_enum(column) else None
+    return cast("pl.Enum", column.dtype).categories.to_list() if str(column.dtype).startswith("Enum") else None
 
 
-def find_positions(wanted: object, names: list[Hashable] | None, n_features: int) -> list[int]:
+def find_positions(wanted: object, names: list[str] | None, n_features: int) -> list[int]:
     """Positions of features given by a mask, positions or names."""
     values = np.asarray(wanted)
     if values.dtype == bool:
@@ -310,25 +240,6 @@ def find_positions(wanted: object, names: list[Hashable] | None, n_features: int
     return sorted(set(positions))
 
 
-def columns_of(X: object) -> list[object]:
-    """The columns of a frame or an array."""
-    if is_pandas(X):
-        return [X.iloc[:, j] for j in range(X.shape[1])]
-    if is_table(X):
-        return [X[name].to_numpy() for name in X.columns]
-    array = np.asarray(X)
-    return [array[:, j] for j in range(array.shape[1])]
-
-
-def as_numbers(column: object) -> np.ndarray:
-    """A numeric column, missing values as NaN."""
-    values = np.asarray(column, dtype=object)
-    try:
-        return np.array([np.nan if is_missing(value) else float(value) for value in values])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{error}. Name the feature in categorical_features, or leave it out.") from error
-
-
 def categories_of(column: object) -> np.ndarray:
     """The different values of a column, sorted."""
     if is_categorical(column):
@@ -340,20 +251,6 @@ def categories_of(column: object) -> np.ndarray:
 def is_categorical(column: object) -> TypeGuard[pd.Series]:
     """Whether this is a column of categories of pandas."""
     return str(getattr(column, "dtype", "")) == "category"
-
-
-def is_enum(column: object) -> TypeGuard[EnumColumn]:
-    """Whether this is a column of an Enum of polars."""
-    return str(getattr(column, "dtype", "")).startswith("Enum")
-
-
-def is_arrow(X: object) -> TypeGuard[ArrowTable]:
-    """Whether this is a table of Arrow."""
-    return type(X).__module__ == "pyarrow.lib"
-
-
-def plain(value: Hashable) -> Hashable:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def frame_of(X: object, columns: dict[int, np.ndarray]) -> pd.DataFrame | np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,14 +15,15 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.estimators.estimator import TRAINED, Estimator
-from mixtura.estimators.labels import accuracy_of_batches, accuracy_of_collection, only_labeled
+from mixtura.estimators.frames import as_array, is_batches, is_dask
+from mixtura.estimators.labels import as_labels, labeled_samples, only_labeled
 from mixtura.estimators.parts import by_parts
-from mixtura.estimators.refits import held_out, probabilities_of
-from mixtura.estimators.rows import as_array, is_batches, is_dask
+from mixtura.estimators.refits import held_out
 from mixtura.inspection.class_priors import check_costs, estimate_prior
 from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_suspicious, set_thresholds
 from mixtura.inspection.summaries import ModelSummary, Table, fit_facts, label_facts
 from mixtura.objectives import posteriors
+from mixtura.streams.batches import named_batches
 
 PROBABILITY_ERROR = 1e-3  # of sums of single-precision probabilities
 
@@ -406,3 +407,43 @@ class ConditionalClassifier(Classifier):
         if name in dir(type(self)):  # a property that failed: show its error
             check_is_fitted(self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def accuracy_of_batches(model: Classifier, batches: Iterable[object]) -> float:
+    """The accuracy on the labeled samples of batches of (X, y) or (X, y, sample_weight)."""
+    counts = np.zeros(2)
+    for batch in named_batches(batches):
+        if len(batch.X):
+            checks.given_labels(batch.y, f"{batch.origin}: {type(model).__name__}")
+            counts += _counts(model.predict(batch.X), batch.y, batch.sample_weight, model.unlabeled)
+    return _accuracy(counts)
+
+
+def accuracy_of_collection(model: Classifier, X: object, y: object, sample_weight: object) -> float:
+    """The accuracy on the labeled samples of a Dask collection; predictions and labels come into this process."""
+    parts = (model.predict(X), y, sample_weight)
+    predicted, labels, weights = (part.compute() if is_dask(part) else part for part in parts)
+    return _accuracy(_counts(predicted, labels, weights, model.unlabeled))
+
+
+def _counts(predicted: object, y: object, sample_weight: object, unlabeled: object) -> np.ndarray:
+    """The weights of the correctly predicted and of all labeled samples."""
+    (labels, _), (predicted_labels, _) = as_labels(y), as_labels(predicted)
+    weights = checks.sample_weight(sample_weight, len(labels), all_rows=False)
+    shares = np.ones(len(labels)) if weights is None else weights.cpu().numpy()
+    shares = shares * labeled_samples(y, unlabeled)
+    return np.array([shares @ (predicted_labels == labels), shares.sum()])
+
+
+def _accuracy(counts: np.ndarray) -> float:
+    if counts[1] == 0:
+        raise ValueError("y holds no labeled sample to score.")
+    return float(counts[0] / counts[1])
+
+
+def probabilities_of(copy: Classifier, X: object, classes: np.ndarray) -> np.ndarray:
+    """Class probabilities (n, C) by a copy of a model, which may know fewer classes."""
+    known = as_array(copy.predict_proba(X))
+    probabilities = np.zeros((len(known), len(classes)))
+    probabilities[:, np.searchsorted(classes, copy.classes_)] = known
+    return probabilities

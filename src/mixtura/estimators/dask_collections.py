@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
-from typing import Protocol, TypeGuard, cast
+from collections.abc import Callable, Sized
+from operator import methodcaller
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 import dask.array as da
 import numpy as np
@@ -11,45 +12,26 @@ from dask.base import is_dask_collection
 from dask.delayed import Delayed, delayed
 
 from mixtura import checks
-from mixtura.estimators.rows import is_pandas
+from mixtura.estimators.frames import is_pandas
+
+if TYPE_CHECKING:
+    import dask.dataframe as dd
+
+# Dask declares chunks as text.
+divide = cast("Callable[..., da.Array]", da.from_array)
+rechunk = cast("Callable[..., da.Array]", da.rechunk)
 
 
-class DaskArray(Protocol):
-    """An array of Dask."""
-
-    shape: tuple[int, ...]
-    ndim: int
-    dtype: np.dtype
-    chunks: tuple[tuple[int, ...], ...]
-
-    def rechunk(self, chunks: Mapping[int, object]) -> DaskArray: ...
-    def to_delayed(self) -> np.ndarray: ...
-
-
-class DaskFrame(Protocol):
-    """A data frame of Dask."""
-
-    _meta_nonempty: object
-    divisions: tuple[object, ...]
-    npartitions: int
-
-    def to_delayed(self) -> list[Delayed]: ...
-
-
-def _is_array(X: object) -> TypeGuard[DaskArray]:
-    return isinstance(X, da.Array)
-
-
-def _is_frame(X: object) -> TypeGuard[DaskFrame]:
+def _is_frame(X: object) -> TypeGuard[dd.DataFrame]:
     return "_meta_nonempty" in dir(type(X))  # a Delayed has attributes of all names
 
 
 def example_of(X: object) -> object:
     """A few rows in memory with the columns and types of a collection."""
-    if _is_array(X):
+    if isinstance(X, da.Array):
         if X.ndim != 2:
             raise ValueError(f"X must have two dimensions, rows and features; got an array of shape {X.shape}.")
-        return np.zeros((2, X.shape[1]), X.dtype)
+        return np.zeros((2, int(X.shape[1])), X.dtype)
     if _is_frame(X):
         return X._meta_nonempty
     raise ValueError(f"X must be a Dask array or data frame; got a {type(X).__name__}. Convert it with from_delayed.")
@@ -63,29 +45,28 @@ def partitions_of(X: object, y: object, sample_weight: object) -> list[tuple[obj
 
 
 def _delayed(X: object) -> list[Delayed]:
-    if _is_array(X):
-        X = X.rechunk({1: -1}) if X.ndim == 2 else X  # rows stay whole
-        return list(X.to_delayed().ravel())
-    return list(cast("DaskFrame", X).to_delayed())
+    if not isinstance(X, da.Array):
+        return list(methodcaller("to_delayed")(X))
+    whole = rechunk(X, {1: -1}) if X.ndim == 2 else X  # rows stay whole
+    return methodcaller("to_delayed")(whole).ravel().tolist()
 
 
 def _delayed_like(name: str, values: object, X: object, n_partitions: int) -> list[Delayed] | list[None]:
     """The partitions of labels or weights, divided like the rows."""
     if values is None:
         return [None] * n_partitions
-    lengths = X.chunks[0] if _is_array(X) and not np.isnan(X.chunks[0]).any() else None
+    lengths = X.chunks[0] if isinstance(X, da.Array) and not np.isnan(X.chunks[0]).any() else None
     if lengths is not None and not is_dask_collection(values):
         checks.as_many_labels(np.asarray(values), sum(lengths))
-        divide = cast("Callable[..., DaskArray]", da.from_array)  # Dask declares chunks as text
         values = divide(np.asarray(values), chunks=(lengths,))
     if not is_dask_collection(values):
         raise ValueError(
             f"{name} must be a Dask collection, divided at the same rows as X; got {type(values).__name__}."
         )
-    if lengths is not None and _is_array(values) and not np.isnan(values.chunks[0]).any():
+    if lengths is not None and isinstance(values, da.Array) and not np.isnan(values.chunks[0]).any():
         if sum(values.chunks[0]) != sum(lengths):
             raise ValueError(f"X has {sum(lengths)} rows, but {name} has {sum(values.chunks[0])}.")
-        values = values.rechunk({0: lengths})
+        values = rechunk(values, {0: lengths})
     parts = _delayed(values)
     if len(parts) != n_partitions:
         raise checks.unlike_partitions(name, len(parts), n_partitions)
@@ -102,7 +83,7 @@ def lazily(predict: Callable[[object], object], X: object) -> object:
     if is_pandas(nothing):
         import dask.dataframe as dd  # pandas is installed, since the frame is one of its own
 
-        return dd.from_delayed(parts, meta=nothing, divisions=cast("DaskFrame", X).divisions, verify_meta=False)
+        return dd.from_delayed(parts, meta=nothing, divisions=cast("dd.DataFrame", X).divisions, verify_meta=False)
     arrays = [
         da.from_delayed(part, shape=(length, *nothing.shape[1:]), meta=nothing)
         for part, length in zip(parts, lengths, strict=True)
@@ -111,7 +92,7 @@ def lazily(predict: Callable[[object], object], X: object) -> object:
 
 
 def _lengths(X: object) -> list[float]:
-    return list(X.chunks[0]) if _is_array(X) else [np.nan] * cast("DaskFrame", X).npartitions
+    return list(X.chunks[0]) if isinstance(X, da.Array) else [np.nan] * cast("dd.DataFrame", X).npartitions
 
 
 def _predict_part(predict: Callable[[object], object], number: int, part: Sized, nothing: object) -> object:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -26,9 +26,10 @@ from mixtura.estimators.density_estimator import (
     read_as_fitted,
 )
 from mixtura.estimators.estimator import RandomState, list_features
+from mixtura.estimators.frames import as_array, is_pandas, is_series
 from mixtura.estimators.labels import only_labeled
 from mixtura.estimators.parts import by_parts
-from mixtura.estimators.rows import Rows, as_array, is_pandas
+from mixtura.estimators.rows import Rows
 from mixtura.inspection.explanations import Explanation, Game, Loss, log_odds, marginal_importances, shapley_values
 from mixtura.inspection.graphs import average_graph, class_scores, classifier_graph
 from mixtura.inspection.outliers import class_p_values
@@ -328,10 +329,6 @@ Trained: TypeAlias = DensityClassifier | ConditionalClassifier
 def members_of(model: DensityClassifier) -> list[MemberGroup]:
     """The models whose class posteriors are averaged, the best one first."""
     return [MemberGroup(model.mixture_, model.warp_, model.temperature_), *model.further_members_]
-
-
-def is_series(X: object) -> TypeGuard[pd.Series]:
-    return type(X).__name__ == "Series" and "to_frame" in dir(X)
 
 
 def log_joint_of_classes(log_joint: Tensor, group: MemberGroup) -> Tensor:

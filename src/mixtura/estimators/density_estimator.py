@@ -19,19 +19,12 @@ from mixtura.engine.conditionals import draw_missing, map_distances
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import impute, map_rows
 from mixtura.engine.threads import computing
-from mixtura.estimators.categorical import Encoding, frame_of, read_samples
-from mixtura.estimators.estimator import (
-    TRAINED,
-    Device,
-    Estimator,
-    MemoryLimit,
-    PathName,
-    RandomState,
-    list_features,
-)
+from mixtura.estimators.categorical import Encoding, frame_of
+from mixtura.estimators.estimator import TRAINED, Estimator, RandomState, list_features
+from mixtura.estimators.frames import as_array, framed_like
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out
-from mixtura.estimators.rows import Rows, aligned, as_array, framed_like
+from mixtura.estimators.rows import Rows, aligned, read_samples
 from mixtura.inspection.graphs import GaussianScores, density_graph
 from mixtura.inspection.outliers import outlier_scores, reference_of, surprises, threshold_of
 from mixtura.inspection.summaries import (
@@ -88,12 +81,6 @@ class DensityEstimator(Estimator):
     covariance_type: str | Structure
     rank: int | str
     prior: PriorChoice
-    warm_start: bool
-    verbose: int
-    checkpoint: PathName
-    random_state: RandomState
-    memory_limit: MemoryLimit
-    device: Device
     running_: RunningMoments | None  # moments of `partial_fit`, where an estimator has it
 
     @by_parts()

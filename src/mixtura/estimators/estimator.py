@@ -24,6 +24,7 @@ from tqdm.auto import tqdm
 
 from mixtura import checks
 from mixtura.engine.sources import Source
+from mixtura.estimators.categorical import Encoding
 from mixtura.files.checkpoints import CheckpointFile, Journal, Show, digest, recording, update_digest
 from mixtura.files.codec import arguments_of, fits, fitted_of
 from mixtura.files.models import METADATA, as_arrays, from_arrays, save
@@ -105,6 +106,16 @@ class Estimator(BaseEstimator):
     n_iter_: int
     history_: list[Record]
     converged_: bool
+    # Arguments of estimators that are trained, and what is read with them.
+    device: Device
+    memory_limit: MemoryLimit
+    random_state: RandomState
+    verbose: int
+    checkpoint: PathName
+    warm_start: bool
+    unlabeled: object
+    categorical_features: object
+    encoding_: Encoding | None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to a file, to be read with `mixtura.load`.
@@ -307,20 +318,8 @@ def is_complete(estimator: Estimator) -> bool:
 FREE = ("checkpoint", "verbose", "verbose_interval", "memory_limit")
 
 
-class Recordable(Protocol):
-    """An estimator whose fit can be shown and resumed."""
-
-    @property
-    def checkpoint(self) -> PathName: ...
-    @property
-    def verbose(self) -> object: ...
-    @property
-    def random_state(self) -> object: ...
-    def get_params(self, deep: bool = True) -> dict[str, object]: ...
-
-
 @contextmanager
-def recorded(estimator: Recordable, bar: bool = True, **samples: Source | None) -> Iterator[None]:
+def recorded(estimator: Estimator, bar: bool = True, **samples: Source | None) -> Iterator[None]:
     """A context for the computation of a fit.
 
     Parameters
@@ -341,7 +340,7 @@ def recorded(estimator: Recordable, bar: bool = True, **samples: Source | None) 
         yield
 
 
-def _settings(estimator: Recordable, samples: dict[str, Source | None]) -> dict[str, str]:
+def _settings(estimator: Estimator, samples: dict[str, Source | None]) -> dict[str, str]:
     """Settings that identify a fit in a checkpoint."""
     arguments = {n: v for n, v in estimator.get_params().items() if n.rpartition("__")[2] not in FREE}
     settings = {"estimator class": type(estimator).__name__} | {

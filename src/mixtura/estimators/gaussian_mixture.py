@@ -20,9 +20,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.covariances import COVARIANCES, TiedCovariance
+from mixtura.covariances import COVARIANCES
 from mixtura.engine.sources import Source
-from mixtura.estimators.categorical import read_samples
 from mixtura.estimators.density_estimator import DensityEstimator, map_log_joints
 from mixtura.estimators.estimator import (
     Device,
@@ -47,8 +46,16 @@ from mixtura.estimators.online import (
     resume,
 )
 from mixtura.estimators.parts import Data, by_parts, is_streamed, read_stream
-from mixtura.estimators.rows import read_rows
-from mixtura.estimators.scikit_learn import Printer, ScikitLearnStart, mixture_from_sklearn, mixture_to_sklearn
+from mixtura.estimators.rows import read_rows, read_samples
+from mixtura.estimators.scikit_learn import (
+    Printer,
+    ScikitLearnStart,
+    covariances_in_shape,
+    mixture_from_sklearn,
+    mixture_to_sklearn,
+    precision_factors_in_shape,
+    precisions_of,
+)
 from mixtura.estimators.training import (
     Settings,
     bring_home,
@@ -65,7 +72,6 @@ from mixtura.estimators.training import (
 )
 from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
-from mixtura.numerics import linalg
 from mixtura.objectives import Marginal
 from mixtura.roles import Structure
 from mixtura.selection.clusters import CRITERIA, ComponentSearch, wanted_criterion
@@ -458,39 +464,22 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         order = components.argsort(stable=True)
         return self._drawn_samples(rows[order]), components[order].numpy()
 
-    def _view(self, values: Tensor) -> np.ndarray:
-        return values.cpu().numpy()
-
     @property
     def covariances_(self) -> np.ndarray:
         """Covariances in scikit-learn's shape for the covariance type; dense for others."""
-        return self._view(self._in_shape(self._fitted("covariances_").covariance.dense()))
+        self._fitted("covariances_")
+        return covariances_in_shape(self).cpu().numpy()
 
     @property
     def precisions_cholesky_(self) -> np.ndarray:
         """Upper triangular U with U U' the precision; square roots of precisions for "diag" and "spherical"."""
-        dense = self._in_shape(self._fitted("precisions_cholesky_").covariance.dense())
-        if self.covariance_type in ("diag", "spherical"):
-            return self._view(dense.rsqrt())
-        factors, _ = linalg.safe_cholesky(dense)
-        identity = torch.eye(dense.shape[-1], dtype=dense.dtype, device=dense.device).expand_as(dense)
-        return self._view(linalg.solve_lower(factors, identity).mT)
+        self._fitted("precisions_cholesky_")
+        return precision_factors_in_shape(self).cpu().numpy()
 
     @property
     def precisions_(self) -> np.ndarray:
         """Inverse covariances, in the same shape."""
-        upper = self.precisions_cholesky_
-        return upper**2 if self.covariance_type in ("diag", "spherical") else upper @ np.swapaxes(upper, -1, -2)
-
-    def _in_shape(self, dense: Tensor) -> Tensor:
-        """(K, D, D) -> scikit-learn's shape."""
-        if self.covariance_type == "diag":
-            return dense.diagonal(dim1=-2, dim2=-1)
-        if self.covariance_type == "spherical":
-            return dense[:, 0, 0]
-        covariance = self.mixture_.covariance
-        tied = isinstance(covariance, TiedCovariance) and covariance.n_groups == 1
-        return dense[0] if tied else dense
+        return precisions_of(self.precisions_cholesky_, self.covariance_type)
 
 
 def make_density_settings(model: GaussianMixture) -> Settings:

@@ -15,14 +15,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
 from mixtura.estimators.averaged import AveragedMixture
-from mixtura.estimators.categorical import columns_of, find_encoding
+from mixtura.estimators.categorical import find_encoding
 from mixtura.estimators.density_classifier import DensityClassifier, marginal_loss
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import Estimator, RandomState, check_fitted, fitting, unfitted_copy, with_constructor
+from mixtura.estimators.frames import as_array, columns_of, is_missing, is_pandas, with_nan
 from mixtura.estimators.gaussian_mixture import GaussianMixture
-from mixtura.estimators.labels import is_missing
 from mixtura.estimators.mixture_classifier import MixtureClassifier
-from mixtura.estimators.rows import adopt_features, as_array, is_pandas, read_array, with_nan
+from mixtura.estimators.rows import adopt_features, read_array
 from mixtura.files.registry import storable
 from mixtura.inspection.explanations import forward_selection
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Protocol, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -17,9 +17,8 @@ from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.estimators.rows import FrameLike, is_dask, is_missing, missing_objects
+from mixtura.estimators.frames import is_missing, is_table, missing_objects
 from mixtura.selection.splits import Grouped
-from mixtura.streams.batches import named_batches
 
 FEW_LABELS = 2**14  # largest number of labels on a GPU that are read on the host
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -114,7 +113,7 @@ def read_labels(
     if values.ndim == 2 and values.shape[1] > 1:
         return _read_shares(
             np.where(missing, np.nan, values) if missing.any() else values,
-            y.columns if isinstance(y, FrameLike) else range(values.shape[1]),
+            y.columns if is_table(y) else range(values.shape[1]),
             name,
         )
     values, missing = column_or_1d(values, warn=True), missing.ravel()
@@ -290,46 +289,6 @@ def only_labeled(X: object, y: object, sample_weight: object, unlabeled: object)
     if not labeled.any():
         raise ValueError(f"y holds no labeled sample to score: every label is {unlabeled!r}.")
     return _some(X, labeled), _some(y, labeled), _some(sample_weight, labeled)
-
-
-class LabelPredictor(Protocol):
-    """A fitted classifier that knows which labels mean "unlabeled"."""
-
-    @property
-    def unlabeled(self) -> object: ...
-    def predict(self, X: Any) -> Any: ...
-
-
-def accuracy_of_batches(model: LabelPredictor, batches: Iterable[object]) -> float:
-    """The accuracy on the labeled samples of batches of (X, y) or (X, y, sample_weight)."""
-    counts = np.zeros(2)
-    for batch in named_batches(batches):
-        if len(batch.X):
-            checks.given_labels(batch.y, f"{batch.origin}: {type(model).__name__}")
-            counts += _counts(model.predict(batch.X), batch.y, batch.sample_weight, model.unlabeled)
-    return _accuracy(counts)
-
-
-def accuracy_of_collection(model: LabelPredictor, X: object, y: object, sample_weight: object) -> float:
-    """The accuracy on the labeled samples of a Dask collection; predictions and labels come into this process."""
-    parts = (model.predict(X), y, sample_weight)
-    predicted, labels, weights = (part.compute() if is_dask(part) else part for part in parts)
-    return _accuracy(_counts(predicted, labels, weights, model.unlabeled))
-
-
-def _counts(predicted: object, y: object, sample_weight: object, unlabeled: object) -> np.ndarray:
-    """The weights of the correctly predicted and of all labeled samples."""
-    (labels, _), (predicted_labels, _) = as_labels(y), as_labels(predicted)
-    weights = checks.sample_weight(sample_weight, len(labels), all_rows=False)
-    shares = np.ones(len(labels)) if weights is None else weights.cpu().numpy()
-    shares = shares * labeled_samples(y, unlabeled)
-    return np.array([shares @ (predicted_labels == labels), shares.sum()])
-
-
-def _accuracy(counts: np.ndarray) -> float:
-    if counts[1] == 0:
-        raise ValueError("y holds no labeled sample to score.")
-    return float(counts[0] / counts[1])
 
 
 def _some(values: object, chosen: np.ndarray) -> object:

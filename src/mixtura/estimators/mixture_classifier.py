@@ -23,8 +23,8 @@ from mixtura.estimators.estimator import (
     fitting,
     with_constructor,
 )
+from mixtura.estimators.frames import as_array
 from mixtura.estimators.online import FIRST_STARTS, classifies_online, update_classifier
-from mixtura.estimators.rows import as_array
 from mixtura.estimators.scikit_learn import classifier_from_sklearn, classifier_to_sklearn
 from mixtura.estimators.training import Settings, continues, fit_data, keep, make_settings, read_training
 from mixtura.files.registry import storable

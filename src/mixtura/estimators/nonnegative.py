@@ -35,9 +35,10 @@ from mixtura.estimators.estimator import (
     trial_watcher,
     with_constructor,
 )
+from mixtura.estimators.frames import ArrayLike, is_batches, is_table
 from mixtura.estimators.labels import ClassNumbers, read_labels, read_one_per_row, with_groups
 from mixtura.estimators.parts import SAME_ROWS
-from mixtura.estimators.rows import ArrayLike, FrameLike, Rows, is_batches, read_rows
+from mixtura.estimators.rows import Rows, read_rows
 from mixtura.estimators.training import keep_history, raise_interruption
 from mixtura.files.registry import storable
 from mixtura.inspection.explanations import word_contributions
@@ -729,7 +730,7 @@ class QuietNMF(NMF):
         if rows.ndim != 2 or rows.dtype.kind not in "fiu":
             return  # scikit-learn says what is wrong
         values, columns = (rows, None) if isinstance(rows, np.ndarray) else (rows.data, lambda: rows.indices)
-        names = list(X.columns) if isinstance(X, FrameLike) else None
+        names = list(X.columns) if is_table(X) else None
         name = "make_nonnegative_pipeline"
 
         def named(column: int) -> str:

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial, reduce, wraps
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,10 +17,11 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.engine.distributed import DaskSource, Processes, ProcessSource, add_partitions
 from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, TensorSource, moved
-from mixtura.estimators.categorical import Encoding, FoundCategories, ReadsCategories, find_categories, read_samples
+from mixtura.estimators.categorical import Encoding, FoundCategories, find_categories
 from mixtura.estimators.estimator import Estimator
+from mixtura.estimators.frames import is_batches, is_dask
 from mixtura.estimators.labels import ClassNumbers, Labels, read_one_per_row
-from mixtura.estimators.rows import Rows, is_batches, is_dask, read_rows
+from mixtura.estimators.rows import Rows, read_encoded, read_rows, read_samples
 from mixtura.streams.batches import Batch, BatchedPredictions, EveryPass, Sharded, named_batches
 
 Method = TypeVar("Method", bound=Callable[..., object])
@@ -56,15 +57,6 @@ class FirstPass:
         return checks.distinct(np.concatenate(known))
 
 
-class ReadsParts(ReadsCategories, Protocol):
-    """An estimator that reads rows in parts."""
-
-    @property
-    def warm_start(self) -> object: ...
-    @property
-    def random_state(self) -> object: ...
-
-
 @dataclass(frozen=True)
 class Reader:
     """Checks batches like arrays and converts them to blocks.
@@ -72,7 +64,7 @@ class Reader:
     `labeled`: whether batches must have labels. `classes` are sorted, or None before they are known.
     """
 
-    estimator: ReadsParts
+    estimator: Estimator
     labeled: bool
     unlabeled: object
     device: torch.device
@@ -153,7 +145,7 @@ class Data:
 
 
 def read_stream(
-    estimator: ReadsParts,
+    estimator: Estimator,
     X: object,
     y: object,
     sample_weight: object,
@@ -205,12 +197,12 @@ def first_batch(batches: Iterable[object]) -> Batch:
     raise checks.no_rows()
 
 
-def n_columns(estimator: ReadsParts) -> int:
+def n_columns(estimator: Estimator) -> int:
     """Number of columns of the samples, with one for every category."""
     return estimator.n_features_in_ if estimator.encoding_ is None else estimator.encoding_.n_columns
 
 
-def _keep_encoding(estimator: ReadsParts, example: object, find: Callable[[], tuple[FoundCategories, ...]]) -> None:
+def _keep_encoding(estimator: Estimator, example: object, find: Callable[[], tuple[FoundCategories, ...]]) -> None:
     """Store the encoding of categorical features, which takes a pass over the rows; that of a continued fit remains.
 
     If an example has no categorical feature, there is none.
@@ -233,11 +225,12 @@ def _find_categories(wanted: object, batches: Iterable[object]) -> tuple[FoundCa
     return tuple(parts)
 
 
-def _reader(estimator: ReadsParts, example: Batch, labeled: bool, unlabeled: object) -> Reader:
+def _reader(estimator: Estimator, example: Batch, labeled: bool, unlabeled: object) -> Reader:
     """The reader of rows with the features of an example, which are stored in the estimator."""
     try:
         known = estimator.encoding_
-        rows = read_rows(estimator, example.X, True) if known is None else known.read(estimator, example.X, True)
+        read = read_rows if known is None else partial(read_encoded, encoding=known)
+        rows = read(estimator, X=example.X, reset=True)
     except ValueError as error:
         raise checks.unread(example.origin, error) from error
     return Reader(copy.copy(estimator), labeled, unlabeled, rows.device, rows.dtype)
@@ -251,7 +244,7 @@ def _with_classes(reader: Reader, first_pass: FirstPass | None) -> tuple[Reader,
     return Reader(reader.estimator, True, reader.unlabeled, reader.device, reader.dtype, classes), classes
 
 
-def _read_sharded(estimator: ReadsParts, shard: Sharded, labeled: bool, unlabeled: object) -> Data:
+def _read_sharded(estimator: Estimator, shard: Sharded, labeled: bool, unlabeled: object) -> Data:
     if not isinstance(estimator.random_state, int | np.integer):
         raise checks.common_seed(estimator.random_state)
     in_batches = is_batches(shard.X)
@@ -285,7 +278,7 @@ def _read_sharded(estimator: ReadsParts, shard: Sharded, labeled: bool, unlabele
 
 
 def _read_dask(
-    estimator: ReadsParts, X: object, y: object, sample_weight: object, labeled: bool, unlabeled: object
+    estimator: Estimator, X: object, y: object, sample_weight: object, labeled: bool, unlabeled: object
 ) -> Data:
     from mixtura.estimators.dask_collections import example_of, partitions_of
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -14,18 +13,10 @@ from sklearn.utils.validation import _num_samples, has_fit_parameter
 
 from mixtura import checks
 from mixtura.estimators.estimator import Estimator, Model, fit_as_selected, unfitted_copy
-from mixtura.estimators.labels import LabelPredictor, read_labels, with_groups
-from mixtura.estimators.rows import ArrayLike, FrameLike, as_array
+from mixtura.estimators.frames import ArrayLike, as_array, is_table
+from mixtura.estimators.labels import read_labels, with_groups
 from mixtura.files.codec import arguments_of
 from mixtura.selection.splits import check_splits, hold_outs
-
-
-class ProbabilityPredictor(Protocol):
-    """A fitted classifier."""
-
-    classes_: np.ndarray
-
-    def predict_proba(self, X: Any) -> Any: ...
 
 
 def refit(
@@ -104,8 +95,7 @@ def split_samples(
     weights = torch.ones(n_samples, dtype=torch.float64) if weights is None else weights.cpu()
     numbers = torch.zeros(n_samples, dtype=torch.int64)
     if is_classifier(model):
-        unlabeled = cast("LabelPredictor", model).unlabeled
-        labels = read_labels(y, n_samples, None, type(model).__name__, unlabeled, takes_unlabeled=True)
+        labels = read_labels(y, n_samples, None, type(model).__name__, model.unlabeled, takes_unlabeled=True)
         numbers, shares = labels.numbers, labels.shares
     generator = torch.Generator().manual_seed(seed)
     splits = with_groups(check_splits(cv), groups, n_samples)
@@ -123,14 +113,6 @@ def fit_groups(model: Estimator, groups: object) -> dict[str, object]:
     return {"groups": groups}
 
 
-def probabilities_of(copy: ProbabilityPredictor, X: object, classes: np.ndarray) -> np.ndarray:
-    """Class probabilities (n, C) by a copy of a model, which may know fewer classes."""
-    known = as_array(copy.predict_proba(X))
-    probabilities = np.zeros((len(known), len(classes)))
-    probabilities[:, np.searchsorted(classes, copy.classes_)] = known
-    return probabilities
-
-
 def indexable(X: object) -> object:
     """Samples from which some can be taken."""
-    return X if isinstance(X, ArrayLike | FrameLike | list) else np.asarray(X)
+    return X if isinstance(X, ArrayLike | list) or is_table(X) else np.asarray(X)

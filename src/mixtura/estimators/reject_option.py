@@ -17,10 +17,11 @@ from mixtura.estimators.classifiers import Classifier, check_classes
 from mixtura.estimators.density_classifier import Trained
 from mixtura.estimators.density_estimator import DensityEstimator as OutlierDetection
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting, unfitted_copy, with_constructor
+from mixtura.estimators.frames import as_array
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import fit_groups
-from mixtura.estimators.rows import adopt_features, as_array
+from mixtura.estimators.rows import adopt_features
 from mixtura.files.registry import storable
 from mixtura.inspection.outliers import CoverageCurve
 

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeGuard, cast, runtime_checkable
+from typing import cast
 
 import numpy as np
 import torch
 from scipy import sparse
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import get_tags
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
 from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.sources import ArraySource, Block, Source, TensorSource, present, warped
 from mixtura.engine.threads import limit_after_fork
 from mixtura.engine.tuning import FEW_VALUES
+from mixtura.estimators.categorical import Encoding, find_encoding
+from mixtura.estimators.estimator import Estimator
+from mixtura.estimators.frames import (
+    from_arrow,
+    is_batches,
+    is_dask,
+    is_pandas,
+    is_table,
+    refuse_categories,
+    refuse_dates,
+    text_columns,
+    with_nan,
+)
 from mixtura.model.transforms import Transform
 from mixtura.streams.batches import Sharded
 from mixtura.values.extents import Extents, extents_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-# Types of columns of a frame that are not numeric.
-NOT_NUMBERS = ("category", "string", "str", "interval")
-DATES = ("datetime", "timedelta", "period")
 
 
 @dataclass(frozen=True)
@@ -101,17 +106,37 @@ class Rows:
         return values.to(self.dtype) if values.is_floating_point() else values
 
 
-class ReadsRows(Protocol):
-    """An estimator that reads rows."""
+def read_samples(estimator: Estimator, X: object, reset: bool, smallest: int = 1) -> Rows:
+    """Check samples and encode categorical features, which are found if `reset`; tables of Arrow become data frames."""
+    X = from_arrow(X)
+    if reset:
+        estimator.encoding_ = find_encoding(X, estimator.categorical_features)
+    if estimator.encoding_ is None:
+        return read_rows(estimator, X, reset, smallest)
+    refuse_dates(X)
+    return read_encoded(estimator, estimator.encoding_, X, reset, smallest)
 
-    n_features_in_: int
-    feature_names_in_: np.ndarray
 
-    @property
-    def device(self) -> object: ...
+def read_encoded(estimator: Estimator, encoding: Encoding, X: object, reset: bool, smallest: int = 1) -> Rows:
+    """Check the rows of encoded samples; tensors are already encoded."""
+    name, n_columns = type(estimator).__name__, encoding.n_columns
+    if isinstance(X, Tensor) and (X.ndim != 2 or X.shape[1] != n_columns):
+        raise ValueError(
+            f"A tensor must hold encoded samples, {len(encoding.numeric)} numeric features and {sum(encoding.sizes)} "
+            f"indicators of categories; got shape {tuple(X.shape)}. Pass a data frame or an array with categories."
+        )
+    checks.enough_rows(len(cast("Sized", X)), smallest, name)
+    limit_after_fork()
+    device = checks.device(estimator.device, required=False)
+    if isinstance(X, Tensor):
+        return rows_of_tensor(checks.rows(X.detach(), n_columns, name), device, True)
+    X = X if reset else aligned(estimator, X)
+    _check_feature_names(estimator, X, reset=reset)
+    _check_n_features(estimator, X, reset=reset)
+    return rows_of_array(encoding.encode(X), device, True)
 
 
-def read_rows(estimator: ReadsRows, X: object, reset: bool, smallest: int = 1) -> Rows:
+def read_rows(estimator: Estimator, X: object, reset: bool, smallest: int = 1) -> Rows:
     """Check X; NaN means missing."""
     limit_after_fork()
     checks.rows_of_something(X)
@@ -175,87 +200,12 @@ def read_array(estimator: BaseEstimator, X: object, reset: bool) -> np.ndarray:
     return _check_array(estimator, with_nan(X), reset, 1).astype(np.float64, copy=False)
 
 
-@runtime_checkable
-class ArrayLike(Protocol):
-    """An array of any library."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-
-@runtime_checkable
-class FrameLike(Protocol):
-    """A data frame of any library."""
-
-    @property
-    def columns(self) -> Iterable[Hashable]: ...
-    @property
-    def dtypes(self) -> Iterable[object]: ...
-
-
-@runtime_checkable
-class PandasLike(FrameLike, Protocol):
-    """A data frame with the methods of pandas."""
-
-    @property
-    def iloc(self) -> object: ...
-    @property
-    def index(self) -> object: ...
-    def isna(self) -> object: ...
-    def mask(self, cond: object) -> object: ...
-
-
-class Column(Protocol):
-    """A column of a data frame of any library."""
-
-    @property
-    def dtype(self) -> object: ...
-    def to_numpy(self) -> np.ndarray: ...
-    def to_list(self) -> list[Hashable]: ...
-
-
-class NamedColumns(FrameLike, Protocol):
-    """A data frame of columns with names, as polars has it."""
-
-    def __init__(self, data: object, schema: Sequence[Hashable] | None = None) -> None: ...
-    def __len__(self) -> int: ...
-    def __getitem__(self, name: Hashable) -> Column: ...
-
-
-def is_pandas(X: object) -> TypeGuard[pd.DataFrame]:
-    return isinstance(X, PandasLike)
-
-
-def is_table(X: object) -> TypeGuard[NamedColumns]:
-    return isinstance(X, FrameLike)
-
-
 def adopt_features(estimator: object, fitted: object) -> None:
     """Copy number and names of the features from an inner estimator."""
     for name in ("n_features_in_", "feature_names_in_"):
         vars(estimator).pop(name, None)
         if name in vars(fitted):
             vars(estimator)[name] = vars(fitted)[name]
-
-
-def framed_like(X: object, values: np.ndarray | Tensor) -> object:
-    """Imputed samples as a data frame with the names and the index of X, if X is one (pandas or polars)."""
-    if not is_table(X):
-        return values
-    if is_pandas(X):
-        return type(X)(values, index=X.index, columns=X.columns)
-    return type(X)(values, schema=list(X.columns))
-
-
-def with_nan(X: object) -> object:
-    """X with NaN where values are masked, or where they are None or pd.NA among objects."""
-    if isinstance(X, np.ma.MaskedArray):
-        return np.ma.filled(X.astype(X.dtype if X.dtype.kind == "f" else float), np.nan)
-    if isinstance(X, PandasLike):
-        return X.mask(X.isna()) if any(str(kind) == "object" for kind in X.dtypes) else X
-    if isinstance(X, np.ndarray) and X.dtype.kind == "O":
-        return np.where(missing_objects(X), np.nan, X)
-    return X
 
 
 def _shared(array: np.ndarray) -> Tensor:
@@ -269,7 +219,7 @@ def _shared(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array)
 
 
-def _check_tensor(estimator: ReadsRows, X: Tensor, reset: bool, smallest: int) -> Tensor:
+def _check_tensor(estimator: Estimator, X: Tensor, reset: bool, smallest: int) -> Tensor:
     name = type(estimator).__name__
     values = checks.rows(X.detach(), None if reset else estimator.n_features_in_, name)
     checks.enough_rows(len(values), smallest, name)
@@ -283,7 +233,7 @@ def _check_tensor(estimator: ReadsRows, X: Tensor, reset: bool, smallest: int) -
 
 
 def _check_array(estimator: object, X: object, reset: bool, smallest: int) -> np.ndarray:
-    _refuse_categories(X)
+    refuse_categories(X)
     # A memory map keeps its own type: converting it would read all of it into memory.
     dtype = "numeric" if isinstance(X, np.memmap) else [np.float64, np.float32]
     validate = cast("Callable[..., np.ndarray]", validate_data)  # scikit-learn declares X as text
@@ -298,7 +248,7 @@ def _check_array(estimator: object, X: object, reset: bool, smallest: int) -> np
         )
     except ValueError as error:
         if "could not convert string" in str(error):
-            raise ValueError(f"{error}. {checks.categorical(_text_columns(X))}") from error
+            raise ValueError(f"{error}. {checks.categorical(text_columns(X))}") from error
         raise
     except OverflowError as error:  # integers of Python
         raise ValueError(checks.too_large(torch.float64, takes_nan=False)) from error
@@ -309,74 +259,3 @@ def _check_array(estimator: object, X: object, reset: bool, smallest: int) -> np
         if "NAType" not in str(error) or not isinstance(X, list | tuple):
             raise
         return _check_array(estimator, with_nan(np.array(X, dtype=object)), reset, smallest)
-
-
-def _refuse_categories(X: object) -> None:
-    if isinstance(X, FrameLike):
-        checks.distinct_columns(X.columns)
-        named = [c for c, kind in zip(X.columns, X.dtypes, strict=True) if str(kind).startswith(NOT_NUMBERS)]
-        if named:
-            raise ValueError(checks.categorical(named))
-    refuse_dates(X)
-
-
-def refuse_dates(X: object) -> None:
-    """Raise a ValueError if columns hold dates or times."""
-    if isinstance(X, FrameLike):
-        named = [c for c, kind in zip(X.columns, X.dtypes, strict=True) if str(kind).lower().startswith(DATES)]
-        if named:
-            raise ValueError(checks.dates(named))
-    elif isinstance(X, np.ndarray) and X.dtype.kind in ("m", "M"):
-        raise ValueError(checks.dates([]))
-
-
-def _text_columns(X: object) -> list[Hashable]:
-    """Columns that hold text, by name if names are known."""
-    values = np.asarray(X, dtype=object)
-    if values.ndim != 2:
-        return []
-    names = list(X.columns) if isinstance(X, FrameLike) else range(values.shape[1])
-    return [name for name, column in zip(names, values.T, strict=True) if any(isinstance(v, str) for v in column)]
-
-
-def missing_objects(values: np.ndarray) -> np.ndarray:
-    return np.array([is_missing(value) for value in values.flat], bool).reshape(values.shape)
-
-
-def is_missing(value: object) -> bool:
-    try:
-        return value is None or bool(value != value)  # NaN and NaT differ from themselves
-    except (TypeError, ValueError):  # pd.NA is neither true nor false
-        return type(value).__name__ == "NAType"
-
-
-class DaskCollection(Protocol):
-    """An array or a data frame of Dask."""
-
-    def compute(self) -> object: ...
-
-
-def is_dask(X: object) -> TypeGuard[DaskCollection]:
-    """Whether X is a Dask collection, without importing dask."""
-    dask = sys.modules.get("dask")
-    return dask is not None and dask.is_dask_collection(X)
-
-
-def is_batches(X: object) -> TypeGuard[Iterable[object]]:
-    """Whether X is a re-iterable of (X, y) batches rather than one array."""
-    if isinstance(X, Tensor | str | bytes | dict | Sharded | ArrayLike | FrameLike):
-        return False
-    if not isinstance(X, list | tuple):
-        return isinstance(X, Iterable)
-    first = X[0] if len(X) else None
-    if isinstance(first, ArrayLike) and len(first.shape) == 2:  # a list of arrays: batches without labels
-        return True
-    return isinstance(first, tuple | list) and len(first) in (2, 3) and np.ndim(first[0]) == 2
-
-
-def as_array(values: object) -> np.ndarray:
-    """Labels, samples or predictions as an array; NumPy has no bfloat16."""
-    if not isinstance(values, Tensor):
-        return np.asarray(values)
-    values = values.detach().cpu()
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()

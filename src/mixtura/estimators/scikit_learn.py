@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -311,7 +311,8 @@ def _print(text: str) -> None:
     print(text)  # noqa: T201 - verbose prints, as scikit-learn's does
 
 
-SHAPES = ("full", "tied", "diag", "spherical")
+VARIANCES = ("diag", "spherical")
+SHAPES = ("full", "tied", *VARIANCES)
 
 
 def mixture_from_sklearn(make: Callable[..., Own], model: object) -> Own:
@@ -338,29 +339,33 @@ def mixture_from_sklearn(make: Callable[..., Own], model: object) -> Own:
     return own
 
 
-class Convertible(Protocol):
-    """A fitted GaussianMixture of this package."""
-
-    mixture_: Mixture
-    covariance_type: str | Structure
-    converged_: bool
-    n_iter_: int
-    lower_bound_: float
-
-    def get_params(self, deep: bool = True) -> dict[str, object]: ...
-    @property
-    def weights_(self) -> np.ndarray: ...
-    @property
-    def means_(self) -> np.ndarray: ...
-    @property
-    def covariances_(self) -> np.ndarray: ...
-    @property
-    def precisions_(self) -> np.ndarray: ...
-    @property
-    def precisions_cholesky_(self) -> np.ndarray: ...
+def covariances_in_shape(model: DensityEstimator) -> Tensor:
+    """The covariances in scikit-learn's shape for the covariance type; dense for others."""
+    covariance = model.mixture_.covariance
+    dense = covariance.dense()
+    if model.covariance_type == "diag":
+        return dense.diagonal(dim1=-2, dim2=-1)
+    if model.covariance_type == "spherical":
+        return dense[:, 0, 0]
+    return dense[0] if isinstance(covariance, TiedCovariance) and covariance.n_groups == 1 else dense
 
 
-def mixture_to_sklearn(model: Convertible) -> SklearnMixture:
+def precision_factors_in_shape(model: DensityEstimator) -> Tensor:
+    """Upper triangular U with U U' the precision, in the same shape; square roots of precisions of variances."""
+    covariances = covariances_in_shape(model)
+    if model.covariance_type in VARIANCES:
+        return covariances.rsqrt()
+    factors, _ = linalg.safe_cholesky(covariances)
+    identity = torch.eye(covariances.shape[-1], dtype=covariances.dtype, device=covariances.device)
+    return linalg.solve_lower(factors, identity.expand_as(covariances)).mT
+
+
+def precisions_of(factors: np.ndarray, covariance_type: object) -> np.ndarray:
+    """Inverse covariances from their factors, in the same shape."""
+    return factors**2 if covariance_type in VARIANCES else factors @ np.swapaxes(factors, -1, -2)
+
+
+def mixture_to_sklearn(model: DensityEstimator) -> SklearnMixture:
     """A fitted GaussianMixture of scikit-learn with the parameters of this one; other covariances become full."""
     check_is_fitted(model)
     known = isinstance(model.covariance_type, str) and model.covariance_type in SHAPES
@@ -372,13 +377,13 @@ def mixture_to_sklearn(model: Convertible) -> SklearnMixture:
     other.set_params(**settings)
     other.weights_, other.means_ = model.weights_, model.means_
     if known:
-        other.covariances_, other.precisions_ = model.covariances_, model.precisions_
-        other.precisions_cholesky_ = model.precisions_cholesky_
+        other.covariances_ = model.covariances_
+        factors = precision_factors_in_shape(model).cpu().numpy()
     else:
         other.covariances_ = model.mixture_.to("cpu").covariance.dense().numpy()
         factors = np.linalg.inv(np.linalg.cholesky(other.covariances_)).swapaxes(1, 2)  # as scikit-learn keeps them
-        other.precisions_cholesky_, other.precisions_ = factors, factors @ factors.swapaxes(1, 2)
-    other.converged_, other.n_iter_, other.lower_bound_ = model.converged_, model.n_iter_, model.lower_bound_
+    other.precisions_cholesky_, other.precisions_ = factors, precisions_of(factors, kind)
+    other.converged_, other.n_iter_, other.lower_bound_ = model.converged_, model.n_iter_, vars(model)["lower_bound_"]
     adopt_features(other, model)
     return other
 

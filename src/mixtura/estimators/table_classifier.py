@@ -5,20 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from sklearn.base import ClassifierMixin, MetaEstimatorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
-from mixtura.estimators.categorical import ArrowTable
 from mixtura.estimators.classifiers import Classifier
-from mixtura.estimators.density_classifier import DensityClassifier, Trained, is_series, marginal_loss
+from mixtura.estimators.density_classifier import DensityClassifier, Trained, marginal_loss
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting, unfitted_copy, with_constructor
+from mixtura.estimators.frames import as_array, as_frame, is_series
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.refits import fit_groups, refit, split_samples
-from mixtura.estimators.rows import as_array, is_pandas
 from mixtura.estimators.table_columns import TableColumn, find_columns, listed
 from mixtura.files.registry import storable
 from mixtura.inspection.explanations import forward_selection
@@ -265,20 +264,6 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
         numeric = any(column.categories is None for column in columns)
         if self.estimator_.n_features_in_ - len(columns) not in ((0,) if numeric else (0, 1)):
             raise ValueError("the columns and the model have different numbers of features")
-
-
-def has_pandas(X: object) -> TypeGuard[ArrowTable]:
-    return "to_pandas" in dir(X)
-
-
-def as_frame(X: object) -> pd.DataFrame:
-    """A pandas data frame of a data frame of pandas, polars or Arrow."""
-    if not is_pandas(X) and has_pandas(X):
-        X = X.to_pandas()
-    if not is_pandas(X):
-        raise TypeError(f"X must be a pandas data frame, whose columns have names; got {type(X).__name__}.")
-    checks.distinct_columns(X.columns)
-    return X
 
 
 def _useful(model: Trained, table: pd.DataFrame, labels: np.ndarray, groups: object) -> set[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from mixtura import checks
-from mixtura.estimators.rows import is_missing
+from mixtura.estimators.frames import is_missing
 from mixtura.files.registry import storable
 
 if TYPE_CHECKING:

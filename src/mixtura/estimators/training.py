@@ -28,7 +28,7 @@ from mixtura.covariances import COVARIANCES, Product
 from mixtura.engine.conditionals import map_distances
 from mixtura.engine.sources import BlockSource, TensorSource
 from mixtura.engine.threads import computing
-from mixtura.estimators.categorical import Encoding, read_samples
+from mixtura.estimators.categorical import Encoding
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import (
@@ -39,9 +39,10 @@ from mixtura.estimators.estimator import (
     recorded,
     trial_watcher,
 )
+from mixtura.estimators.frames import is_batches, is_dask
 from mixtura.estimators.labels import ClassNumbers, read_labels, weigh_classes, with_groups
 from mixtura.estimators.parts import Data, read_stream
-from mixtura.estimators.rows import is_batches, is_dask
+from mixtura.estimators.rows import read_samples
 from mixtura.files.codec import arguments_of
 from mixtura.files.registry import as_loaded
 from mixtura.init.description import Description, describe

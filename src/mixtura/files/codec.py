@@ -22,8 +22,9 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
+from operator import methodcaller
 from pathlib import Path, PurePath
-from typing import Any, Protocol, TypeAlias, TypedDict, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -40,22 +41,9 @@ LARGEST_TEXT_ARRAY = 5 * 10**7  # bytes; in arrays of text every entry takes the
 PLAIN = (bool, int, str, type(None))
 
 
-class Coded(TypedDict):
-    """An estimator as JSON."""
-
-    estimator: str
-    arguments: dict[str, Json]
-    fitted: dict[str, Json]
-
-
-class WithArguments(Protocol):
-    """An estimator, as scikit-learn has it."""
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]: ...
-
-
-def arguments_of(estimator: WithArguments) -> dict[str, Any]:
-    return estimator.get_params(deep=False)
+def arguments_of(estimator: object) -> dict[str, Any]:
+    """The arguments, as scikit-learn has them."""
+    return methodcaller("get_params", deep=False)(estimator)
 
 
 def fitted_of(estimator: object) -> dict[str, Any]:
@@ -105,7 +93,7 @@ class Encoder:
             raise ValueError(refusal(value, place))
         check(value, place)
         if not is_dataclass(value):  # an estimator
-            return self.estimator(cast("WithArguments", value), place)
+            return self.estimator(value, place)
         fields: dict[str, Json] = {
             name: self.encode(getattr(value, name), f"{place}.{name}") for name in stored_fields(type(value))
         }
@@ -116,7 +104,7 @@ class Encoder:
         tensors: dict[str, Json] = {name: self._kept(part, f"{place}.{name}") for name, part in value.tensors().items()}
         return {"structure": self.encode(value.structure, f"{place}.structure"), "tensors": tensors}
 
-    def estimator(self, value: WithArguments, place: str = "") -> dict[str, Json]:
+    def estimator(self, value: object, place: str = "") -> dict[str, Json]:
         before = f"{place}." if place else ""
         known = {"arguments": arguments_of(value), "fitted": fitted_of(value)}
         coded = {

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from mixtura.files.codec import Coded, Decoder, Encoder, Json, WithArguments, fitted_of
+from mixtura.files.codec import Decoder, Encoder, Json, fitted_of
 from mixtura.files.registry import CHECKS, NAMES
 
 BINARY = os.O_BINARY if sys.platform == "win32" else 0  # otherwise files are opened in text mode
@@ -160,7 +160,7 @@ FORMAT = "mixtura model"
 FORMAT_VERSION, READ = 4, (3, 4)  # written, and read; see docs/model_files.md
 
 
-def save(estimator: WithArguments, path: str | os.PathLike[str]) -> None:
+def save(estimator: object, path: str | os.PathLike[str]) -> None:
     """Write a fitted estimator; see `Estimator.save`."""
     model, tensors = _coded(estimator)
     header: dict[str, Json] = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": model}
@@ -168,7 +168,7 @@ def save(estimator: WithArguments, path: str | os.PathLike[str]) -> None:
     write_tensors(path, tensors, METADATA, header)
 
 
-def _coded(estimator: WithArguments) -> tuple[dict[str, Json], dict[str, Tensor]]:
+def _coded(estimator: object) -> tuple[dict[str, Json], dict[str, Tensor]]:
     """A fitted estimator as JSON and tensors."""
     if type(estimator) not in NAMES:
         raise ValueError(
@@ -180,7 +180,7 @@ def _coded(estimator: WithArguments) -> tuple[dict[str, Json], dict[str, Tensor]
     return encoder.estimator(estimator), {name: part.contiguous() for name, part in encoder.tensors.items()}
 
 
-def as_arrays(estimator: WithArguments) -> dict[str, object]:
+def as_arrays(estimator: object) -> dict[str, object]:
     """A fitted estimator as text and arrays, for programs that store nothing else, such as skops."""
     model, tensors = _coded(estimator)
     return {METADATA: json.dumps(model), "arrays": {name: part.cpu().numpy() for name, part in tensors.items()}}
@@ -237,9 +237,9 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise ValueError(f"The model file {str(path)!r} is damaged ({error!r}). Save the model again.") from error
 
 
-def _rebuild(code: Coded, tensors: dict[str, Tensor]) -> object:
+def _rebuild(code: Json, tensors: dict[str, Tensor]) -> object:
     decoder = Decoder(tensors)
-    model = decoder.estimator(code["estimator"], code["arguments"], code["fitted"])
+    model = decoder.decode(code)
     if not fitted_of(model):
         raise ValueError("it holds a model that is not fitted")
     if decoder.unused:

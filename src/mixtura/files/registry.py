@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any, Protocol, TypeVar
+from operator import methodcaller
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -61,18 +62,12 @@ def storable(
     return register
 
 
-class FromTensors(Protocol):
-    """A storable value that makes another one of tensors."""
-
-    def from_tensors(self, tensors: dict[str, Tensor]) -> Structured: ...
-
-
 class Structured(ABC):
     """A value that is stored as a structure, which is storable, and tensors."""
 
     @property
     @abstractmethod
-    def structure(self) -> FromTensors:
+    def structure(self) -> object:
         """A storable value whose `from_tensors` restores this one."""
 
     @abstractmethod
@@ -89,32 +84,27 @@ def as_loaded(value: object) -> Any:
 
     The same numbers in another memory layout, or a factor computed in another way, may round differently.
     """
-    if isinstance(value, Tensor):
-        return value.contiguous()
-    if isinstance(value, dict):
-        return {name: as_loaded(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(as_loaded(part) for part in value)
-    if isinstance(value, Structured):
-        return value.structure.from_tensors({name: part.contiguous() for name, part in value.tensors().items()})
-    if type(value) not in NAMES or not is_dataclass(value):
-        return value
-    return type(value)(**{name: as_loaded(getattr(value, name)) for name in stored_fields(type(value))})
+    return map_tensors(value, Tensor.contiguous)
 
 
 def on_device(value: object, device: torch.device) -> Any:
     """Return a copy of a storable value with all of its tensors on a device."""
+    return map_tensors(value, lambda part: part.to(device))
+
+
+def map_tensors(value: object, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a storable value, rebuilt with all of its tensors changed."""
     if isinstance(value, Tensor):
-        return value.to(device)
+        return change(value)
     if isinstance(value, dict):
-        return {name: on_device(part, device) for name, part in value.items()}
+        return {name: map_tensors(part, change) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(on_device(part, device) for part in value)
+        return type(value)(map_tensors(part, change) for part in value)
     if isinstance(value, Structured):
-        return value.structure.from_tensors({name: part.to(device) for name, part in value.tensors().items()})
+        return methodcaller("from_tensors", map_tensors(value.tensors(), change))(value.structure)
     if type(value) not in NAMES or not is_dataclass(value):
         return value
-    return type(value)(**{name: on_device(getattr(value, name), device) for name in stored_fields(type(value))})
+    return type(value)(**{name: map_tensors(getattr(value, name), change) for name in stored_fields(type(value))})
 
 
 def device_of(value: object) -> torch.device:
