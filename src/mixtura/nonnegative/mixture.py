@@ -215,22 +215,13 @@ def with_totals(chunks: Iterable[ClassChunk]) -> LabeledRows:
     return LabeledRows(chunks, n_rows, n_features, total, largest, *(sums / total))
 
 
-@dataclass(frozen=True)
-class Posterior:
-    """The two sides of the signed responsibilities of a chunk, for bases (gate-posterior):
+def posterior(mixture: LogLinearMixture, chunk: ClassChunk) -> tuple[Tensor, Tensor, Tensor]:
+    """log p(c | x_n) of the row's own class, (n,); numerators r+ and gates r- of the bases, (J, n) (gate-posterior):
 
-        r-_nj = gates_nj, the posterior of basis j among all;  r+_nj = r-_nj V_cj / p_n, that in the row's own class c,
+        r-_nj, the posterior of basis j among all;  r+_nj = r-_nj V_cj / p(c | x_n), that among those of the own class,
 
-    with p_n = p(c | x_n).
+    computed in logarithms if the probability is too small for a quotient.
     """
-
-    gates: Tensor  # (J, n)
-    numerators: Tensor  # (J, n)
-    log_probabilities: Tensor  # (n,)
-
-
-def posterior(mixture: LogLinearMixture, chunk: ClassChunk) -> Posterior:
-    """Numerators and gates at the mixture, computed in logarithms if p_n is too small for a quotient."""
     scores = chunk.scores(mixture)
     gates, own = scores.softmax(0), mixture.shares.T[:, chunk.labels]
     numerators = gates * own
@@ -243,7 +234,7 @@ def posterior(mixture: LogLinearMixture, chunk: ClassChunk) -> Posterior:
         in_class = scores[:, lost] + own[:, lost].log()
         log_probabilities[lost] = in_class.logsumexp(0) - scores[:, lost].logsumexp(0)
         numerators[:, lost] = in_class.softmax(0)
-    return Posterior(gates, numerators, log_probabilities)
+    return log_probabilities, numerators, gates
 
 
 @dataclass(frozen=True)
@@ -259,43 +250,39 @@ class Counts:
         return Counts(self.value + other.value, numerators, self.denominators + other.denominators)
 
 
-def counts_of(mixture: LogLinearMixture, chunk: ClassChunk, posterior: Posterior) -> Counts:
-    """The counts of a chunk."""
-    numerators = chunk.by_class(posterior.numerators, mixture.n_classes)
-    return Counts(float(chunk.weights @ posterior.log_probabilities), numerators, posterior.gates @ chunk.weights)
+def counts_of(
+    mixture: LogLinearMixture, chunk: ClassChunk, log_probabilities: Tensor, numerators: Tensor, gates: Tensor
+) -> Counts:
+    """The counts of a chunk, from its posterior."""
+    by_class = chunk.by_class(numerators, mixture.n_classes)
+    return Counts(float(chunk.weights @ log_probabilities), by_class, gates @ chunk.weights)
 
 
-def sides(chunk: ClassChunk, posterior: Posterior) -> tuple[Tensor, Tensor]:
-    """sum_n r+_nj x_n and sum_n r-_nj x_n, (J, D) each (basis-moments)."""
-    numerator = gather(chunk.features, posterior.numerators * chunk.weights)
-    return numerator, gather(chunk.features, posterior.gates * chunk.weights)
-
-
-def net(chunk: ClassChunk, posterior: Posterior) -> Tensor:
-    """sum_n (r+_nj - r-_nj) x_n, (J, D): the gradient by the coefficients, in one product."""
-    return gather(chunk.features, (posterior.numerators - posterior.gates) * chunk.weights)
+def basis_moments(chunk: ClassChunk, responsibilities: Tensor) -> Tensor:
+    """sum_n r_nj x_n, (J, D), by numerators, gates, or their difference (basis-moments)."""
+    return gather(chunk.features, responsibilities * chunk.weights)
 
 
 def losses_without(mixture: LogLinearMixture, rows: LabeledRows) -> Tensor:
     """An upper bound of the loss of log-likelihood when one weight becomes zero, (C, J) (weight-removal)."""
     losses = torch.zeros_like(mixture.shares)
     for chunk in rows.chunks:
-        posteriors = posterior(mixture, chunk)
-        gone = -torch.log1p(-posteriors.numerators.clamp_max(1 - 1e-15))
-        losses += chunk.by_class(gone, mixture.n_classes) - (posteriors.gates @ chunk.weights) * mixture.shares
+        _, numerators, gates = posterior(mixture, chunk)
+        gone = -torch.log1p(-numerators.clamp_max(1 - 1e-15))
+        losses += chunk.by_class(gone, mixture.n_classes) - (gates @ chunk.weights) * mixture.shares
     return losses
 
 
 def log_likelihood(mixture: LogLinearMixture, rows: LabeledRows) -> float:
     """sum_n weight_n log p(c_n | x_n)."""
-    return sum(float(chunk.weights @ posterior(mixture, chunk).log_probabilities) for chunk in rows.chunks)
+    return sum(float(chunk.weights @ posterior(mixture, chunk)[0]) for chunk in rows.chunks)
 
 
 def smoothed_likelihood(mixture: LogLinearMixture, rows: LabeledRows) -> float:
     """sum_n weight_n log((1 - SMOOTHING) p(c_n | x_n) + SMOOTHING / C), which no single row dominates."""
     total = 0.0
     for chunk in rows.chunks:
-        probabilities = posterior(mixture, chunk).log_probabilities.exp()
+        probabilities = posterior(mixture, chunk)[0].exp()
         total += float(chunk.weights @ ((1 - SMOOTHING) * probabilities + SMOOTHING / mixture.n_classes).log())
     return total
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -13,15 +11,6 @@ from mixtura.values.sparse_rows import is_dense, row_slice, turned
 
 ROWS_PER_COMPONENT = 5  # at least; a class with fewer rows gets fewer components
 MAX_ITER, TOL = 20, 1e-4  # of EM; the tolerance is relative
-
-
-@dataclass(frozen=True)
-class WordCounts:
-    """Sums of the rows of each component, their weight, and the log-likelihood."""
-
-    words: Tensor  # (J, D)
-    rows: Tensor  # (J,)
-    value: float
 
 
 def fit_multinomials(
@@ -47,15 +36,15 @@ def fit_multinomials(
     seen = rows.means > 0 if unlabeled is None else (rows.means > 0) | (unlabeled.means > 0)
     sizes = _class_sizes(rows, n_components, n_classes)
     class_of = torch.arange(n_classes).repeat_interleave(sizes.cpu()).to(rows.means.device)
-    counts = _first_counts(rows, class_of, generator)
-    log_weights, log_shares = _m_step(counts, class_of, seen, pseudo_count, n_classes)
+    words, weights, _ = _first_counts(rows, class_of, generator)
+    log_weights, log_shares = _m_step(words, weights, class_of, seen, pseudo_count, n_classes)
     previous = -float("inf")
     for _ in range(0 if len(class_of) == n_classes and unlabeled is None else MAX_ITER):
-        counts = _e_step(log_weights, log_shares, class_of, rows, unlabeled)
-        if counts.value - previous < TOL * abs(counts.value):
+        words, weights, value = _e_step(log_weights, log_shares, class_of, rows, unlabeled)
+        if value - previous < TOL * abs(value):
             break
-        previous = counts.value
-        log_weights, log_shares = _m_step(counts, class_of, seen, pseudo_count, n_classes)
+        previous = value
+        log_weights, log_shares = _m_step(words, weights, class_of, seen, pseudo_count, n_classes)
     average = torch.where(seen, (log_shares + log_weights.unsqueeze(1)).logsumexp(0), 0.0)
     return LogLinearMixture(
         log_weights, log_shares - average, class_of, torch.arange(len(class_of), device=class_of.device), n_classes
@@ -69,8 +58,8 @@ def _class_sizes(rows: LabeledRows, n_components: int, n_classes: int) -> Tensor
     return (n_rows // ROWS_PER_COMPONENT).clamp(1, n_components)
 
 
-def _first_counts(rows: LabeledRows, class_of: Tensor, generator: torch.Generator) -> WordCounts:
-    """Words of each class, plus as many of one of its rows for each of its components; then one E-step."""
+def _first_counts(rows: LabeledRows, class_of: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
+    """Words of each class, plus as many of one of its rows for each of its components; then one `_e_step`."""
     n_classes = int(class_of.max()) + 1
     by_class = torch.zeros(n_classes, rows.n_features, dtype=torch.float64, device=class_of.device)
     weights = torch.zeros(n_classes, dtype=torch.float64, device=class_of.device)
@@ -82,7 +71,7 @@ def _first_counts(rows: LabeledRows, class_of: Tensor, generator: torch.Generato
         if seeds is None and len(class_of) > n_classes:
             seeds = _seeds(chunk, class_of, generator)
     if seeds is None:
-        return WordCounts(by_class, weights, -float("inf"))
+        return by_class, weights, -float("inf")
     shares = by_class / by_class.sum(1, keepdim=True).clamp_min(1e-300)
     mixed = shares[class_of] + seeds / seeds.sum(1, keepdim=True).clamp_min(1e-300)  # (J, D)
     logs = (mixed + (1e-3 / rows.n_features)).log()
@@ -102,25 +91,28 @@ def _seeds(chunk: ClassChunk, class_of: Tensor, generator: torch.Generator) -> T
 
 
 def _m_step(
-    counts: WordCounts, class_of: Tensor, seen: Tensor, pseudo_count: float, n_classes: int
+    words: Tensor, weights: Tensor, class_of: Tensor, seen: Tensor, pseudo_count: float, n_classes: int
 ) -> tuple[Tensor, Tensor]:
     """The M-step: log weights (J,), and log shares of words (J, D), zero for words without a row."""
-    words = torch.where(seen, counts.words + pseudo_count, 0.0)
+    words = torch.where(seen, words + pseudo_count, 0.0)
     shares = (words / words.sum(1, keepdim=True).clamp_min(1e-300)).clamp_min(1e-300)
     by_class = torch.zeros(n_classes, dtype=torch.float64, device=class_of.device)
     sizes = torch.bincount(class_of, minlength=n_classes)
-    totals = by_class.index_add(0, class_of, counts.rows)
+    totals = by_class.index_add(0, class_of, weights)
     # A row is added to every component of a class that has several: none dies out.
-    several = (sizes[class_of] > 1).to(counts.rows)
-    parts = (counts.rows + several) / (totals + torch.where(sizes > 1, sizes, 0)).clamp_min(1e-300)[class_of]
+    several = (sizes[class_of] > 1).to(weights)
+    parts = (weights + several) / (totals + torch.where(sizes > 1, sizes, 0)).clamp_min(1e-300)[class_of]
     log_weights = (parts * (totals / totals.sum())[class_of]).clamp_min(1e-300).log()
     return log_weights, torch.where(seen, shares.log(), 0.0)
 
 
 def _e_step(
     log_weights: Tensor, logs: Tensor, class_of: Tensor, rows: LabeledRows, unlabeled: LabeledRows | None
-) -> WordCounts:
-    """The E-step: labeled rows belong to components of their class, unlabeled ones to any."""
+) -> tuple[Tensor, Tensor, float]:
+    """The sums of the rows of each component (J, D), their weight (J,), and the log-likelihood.
+
+    Labeled rows belong to components of their class, unlabeled ones to any.
+    """
     words, weights, value = torch.zeros_like(logs), torch.zeros_like(log_weights), 0.0
     for part, labeled in ((rows, True), (unlabeled, False)):
         for chunk in () if part is None else part.chunks:
@@ -131,4 +123,4 @@ def _e_step(
             shares = scores.softmax(0) * chunk.weights
             words += gather(chunk.features, shares)
             weights += shares.sum(1)
-    return WordCounts(words, weights, value)
+    return words, weights, value

@@ -13,12 +13,11 @@ from mixtura.nonnegative.mixture import (
     Counts,
     LabeledRows,
     LogLinearMixture,
+    basis_moments,
     counts_of,
     log_likelihood,
     losses_without,
-    net,
     posterior,
-    sides,
 )
 from mixtura.nonnegative.priors import CoefficientPrior, Normal, PseudoCounts, SparseShares
 from mixtura.roles import Info
@@ -121,7 +120,7 @@ class Multiplicative(Updates):
 
 def sum_counts(mixture: LogLinearMixture, rows: LabeledRows) -> Counts:
     """The counts of all rows."""
-    first, *others = (counts_of(mixture, chunk, posterior(mixture, chunk)) for chunk in rows.chunks)
+    first, *others = (counts_of(mixture, chunk, *posterior(mixture, chunk)) for chunk in rows.chunks)
     return sum(others, start=first)
 
 
@@ -131,9 +130,9 @@ def with_coefficients(
     """The second half of an iteration."""
     numerator, denominator = torch.zeros_like(mixture.coefficients), torch.zeros_like(mixture.coefficients)
     for chunk in rows.chunks:
-        above, below = sides(chunk, posterior(mixture, chunk))
-        numerator += above
-        denominator += below
+        _, above, below = posterior(mixture, chunk)
+        numerator += basis_moments(chunk, above)
+        denominator += basis_moments(chunk, below)
     largest_sum = rows.largest_sum
     if prior is not None:
         numerator = numerator + prior.counts
@@ -272,10 +271,10 @@ class Accelerated(Updates):
         counts: Counts | None = None
         by_coefficients = torch.zeros_like(mixture.coefficients)
         for chunk in rows.chunks:
-            posteriors = posterior(mixture, chunk)
-            part = counts_of(mixture, chunk, posteriors)
+            log_probabilities, above, below = posterior(mixture, chunk)
+            part = counts_of(mixture, chunk, log_probabilities, above, below)
             counts = part if counts is None else counts + part
-            by_coefficients += net(chunk, posteriors)
+            by_coefficients += basis_moments(chunk, above - below)
         assert counts is not None
         by_weights = counts.numerators - mixture.shares * counts.denominators  # (C, J)
         by_coefficients -= by_weights.sum(0).unsqueeze(1) * rows.means
