@@ -19,6 +19,7 @@ import mixtura
 import reference_nonnegative as reference
 from cases import assert_close
 from mixtura import MixtureClassifier, NonnegativeMixtureClassifier
+from mixtura.estimators.nonnegative import read
 from mixtura.model.transforms import ROW_TRANSFORMS, RowTransform, document_counts, make_row_transform
 from mixtura.nonnegative.mixture import LogLinearMixture, column_units, labeled_rows, random_start
 from mixtura.nonnegative.multinomial import fit_multinomials
@@ -322,9 +323,8 @@ def test_the_search_shows_the_candidates(texts, fitted):
 @pytest.mark.parametrize(("n_rows", "n_folds"), [(300, 5), (2000, 2), (6000, 1)])
 def test_few_texts_are_cross_validated(n_rows, n_folds):
     X, y = draw_texts(n_rows, 20)
-    samples = selection.TextSamples(from_scipy(X), torch.from_numpy(y), None, torch.ones(n_rows).double(), N_CLASSES)
-    settings = selection.TextSettings("log", 1, "auto", "auto", 0.0, False, 5, 100, 1e-6)
-    assert len(selection.TextSearch(samples, settings, torch.Generator().manual_seed(0)).folds) == n_folds
+    task = read(NonnegativeMixtureClassifier(1, rows="log", random_state=0), X, y, None, None)
+    assert len(selection.TextSearch(task).folds) == n_folds
 
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, torch.as_tensor])

@@ -189,7 +189,9 @@ def _rarest(strata: np.ndarray, unit_of: np.ndarray) -> np.ndarray:
 Begin = Callable[[Task, Rows, Source, int], list[MemberFit]]
 
 
-def train_members(data: Data, counts: Tensor | None, n_members: int, begin: Begin, chosen: Selected) -> list[FitResult]:
+def train_members(
+    data: Data, counts: Tensor | None, n_members: int, begin: Begin, chosen: Selected[Task]
+) -> list[FitResult]:
     """The best fit of every member of an average of the selected model."""
     for result in chosen.results:
         raise_interruption(result)
@@ -209,7 +211,7 @@ def train_members(data: Data, counts: Tensor | None, n_members: int, begin: Begi
     return [replace(result, mixture=task.convert(result.mixture)) for result in best]
 
 
-def keep_members(model: DensityEstimator, data: Data, chosen: Selected, results: Sequence[FitResult]) -> None:
+def keep_members(model: DensityEstimator, data: Data, chosen: Selected[Task], results: Sequence[FitResult]) -> None:
     """Store the members and their average, with warnings; raise KeyboardInterrupt after an interruption."""
     task, mixtures = chosen.task, [bring_home(result.mixture, data) for result in results]
     if chosen.table is not None:
@@ -683,7 +685,7 @@ class AveragedMixtureClassifier(DensityClassifier):
             generators = [_next_generator(random_state) for _ in range(settings.n_init)]
             return [_start_member(task, source, generator, column) for generator in generators]
 
-        def training(chosen: Selected) -> list[FitResult]:
+        def training(chosen: Selected[Task]) -> list[FitResult]:
             self._check_solver(base, chosen.task)
             return train_members(data, counts, self.n_estimators, begin, chosen)
 

@@ -539,7 +539,7 @@ def read_density(model: GaussianMixture, X: object, sample_weight: object, group
     return Data(rows.source(weights=weights), encoding=model.encoding_, rows=rows, weights=weights, cv=cv)
 
 
-def keep_density(model: GaussianMixture, data: Data, chosen: Selected, result: FitResult) -> None:
+def keep_density(model: GaussianMixture, data: Data, chosen: Selected[Task], result: FitResult) -> None:
     """Store a fit, with warnings; raise the exception that interrupted it again."""
     vars(model).pop("running_", None)
     if chosen.table is not None:

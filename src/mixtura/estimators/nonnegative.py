@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -40,7 +40,8 @@ from mixtura.estimators.labels import ClassNumbers, read_labels, read_one_per_ro
 from mixtura.estimators.parts import SAME_ROWS
 from mixtura.estimators.rows import Rows, read_rows
 from mixtura.estimators.training import keep_history, raise_interruption
-from mixtura.files.registry import storable
+from mixtura.files.codec import arguments_of
+from mixtura.files.registry import on_device, storable
 from mixtura.inspection.explanations import word_contributions
 from mixtura.inspection.graphs import conditional_graph
 from mixtura.inspection.summaries import Table
@@ -60,24 +61,21 @@ from mixtura.nonnegative.mixture import (
 from mixtura.nonnegative.priors import CoefficientPrior, Normal, PseudoCounts
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS
 from mixtura.selection.splits import check_splits, renumbered
-from mixtura.selection.task import is_auto
+from mixtura.selection.task import Selected, is_auto
 from mixtura.selection.texts import (
     COMPONENTS,
     PLAIN_COMPONENTS,
     SELECTION_SAMPLES,
-    RowFacts,
     RowsUnder,
     TextSamples,
     TextSearch,
-    TextSettings,
-    TrainedText,
+    TextTask,
     TransformedSamples,
     UpdateSearch,
-    row_facts,
     rows_in_memory,
     some_of,
 )
-from mixtura.solvers import Outcome
+from mixtura.solvers import FitResult, Outcome
 from mixtura.streams.batches import EveryPass, named_batches
 from mixtura.values.features import weigh
 from mixtura.values.sparse_rows import empty_rows, from_scipy, largest_values, pick, stacked_rows
@@ -277,15 +275,11 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         -------
         self : NonnegativeMixtureClassifier
         """
-        data = (
-            read_batches(self, X, y, sample_weight, groups)
-            if is_batches(X)
-            else read(self, X, y, sample_weight, groups)
-        )
-        settings = make_text_settings(self, data)
-        with computing(), recorded(self, training=data.source):
-            trained = select_and_train(self, settings, data)
-        keep(self, data, trained)
+        task = (read_batches if is_batches(X) else read)(self, X, y, sample_weight, groups)
+        with computing(), recorded(self, training=task.source):
+            chosen = select(self, task)
+            result = train(chosen)
+        keep(self, chosen, result)
         return self
 
     def _check_arguments(self) -> None:
@@ -424,22 +418,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 # ---- a fit: read, describe, search and train, keep -----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TextData:
-    """Checked samples of a fit, and how random numbers are drawn for them."""
-
-    samples: TextSamples  # all of them, or some on which candidates are compared
-    every: RowsUnder  # all rows under a transform
-    source: TensorSource  # what identifies the samples in a checkpoint
-    classes: np.ndarray
-    class_prior: Tensor
-    cv: object
-    generator: torch.Generator
-    splitter: torch.Generator
-    home: torch.device | None = None  # device of the fitted parameters, if it is another one
-
-
-def read(model: NonnegativeMixtureClassifier, X: object, y: object, sample_weight: object, groups: object) -> TextData:
+def read(model: NonnegativeMixtureClassifier, X: object, y: object, sample_weight: object, groups: object) -> TextTask:
     """Check samples in memory; those on which an automatic search compares candidates are drawn at random."""
     features, rows = read_features(model, X, reset=True)
     weights = checks.sample_weight(sample_weight, len(rows))
@@ -462,17 +441,28 @@ def read(model: NonnegativeMixtureClassifier, X: object, y: object, sample_weigh
     left = without_empty_rows(samples.features, samples.weights, samples.class_totals)
     first, second = make_generators(model.random_state)
     every = replace(samples, weights=left, step=_chunk_size(model, samples))
-    if automatic:
-        few, cv = some_of(every, cv, first)
-    else:
-        few = replace(every, facts=row_facts(samples.features, samples.weights, left))
-    home = rows.home or rows.device
-    return TextData(few, rows_in_memory(every), source, labels.classes, totals / totals.sum(), cv, first, second, home)
+    few, cv = some_of(every, cv, first) if automatic else (every, cv)
+    counted = left if automatic else samples.weights
+    return make_task(
+        model,
+        samples=few,
+        every=rows_in_memory(every),
+        source=source,
+        classes=labels.classes,
+        class_prior=totals / totals.sum(),
+        document_counts=document_counts(every.features, counted),
+        weight=float(counted.sum()),
+        units=column_units(every.features, left),
+        home=rows.home or rows.device,
+        generator=first,
+        splitter=second,
+        cv=cv,
+    )
 
 
 def read_batches(
     model: NonnegativeMixtureClassifier, X: object, y: object, sample_weight: object, groups: object
-) -> TextData:
+) -> TextTask:
     """Check batches: candidates are compared on some of the rows, and every pass reads the batches again."""
     checks.alone_with_batches(y=y, sample_weight=sample_weight, groups=groups)
     assert isinstance(X, Iterable)
@@ -486,53 +476,61 @@ def read_batches(
         raise ValueError(f"cv must be a number of folds for an X of batches; got {model.cv!r}.")
     first, second = make_generators(model.random_state)
     batches = TextBatches(model, X)
-    classes, few, totals = batches.scan(first)
+    classes, few, totals, document_counts, weight = batches.scan(first)
     few = replace(few, step=_chunk_size(model, few))
-    source = TensorSource(few.features, few.labels, few.shares, few.weights)
-    every = batches.rows_under(classes, few.step)
-    return TextData(few, every, source, classes, totals / totals.sum(), cv, first, second)
-
-
-def make_text_settings(model: NonnegativeMixtureClassifier, data: TextData) -> TextSettings:
-    """The arguments that fix a setting, or leave it to the search."""
-    return TextSettings(
-        rows=model.rows,
-        n_components=model.n_components,
-        prior=model.prior,
-        temperature=model.temperature,
-        sparsity=model.sparsity,
-        shared=bool(model.shared),
-        cv=data.cv,
-        max_iter=model.max_iter,
-        tol=model.tol,
-        time_budget=model.time_budget,
-        solver=model.solver,
-        n_init=model.n_init,
-        validation_fraction=float(model.validation_fraction) if model.early_stopping else None,
+    return make_task(
+        model,
+        samples=few,
+        every=batches.rows_under(classes, few.step),
+        source=TensorSource(few.features, few.labels, few.shares, few.weights),
+        classes=classes,
+        class_prior=totals / totals.sum(),
+        document_counts=document_counts,
+        weight=weight,
+        units=column_units(few.features, few.weights),
+        home=None,
+        generator=first,
+        splitter=second,
+        cv=cv,
     )
 
 
-def select_and_train(model: NonnegativeMixtureClassifier, settings: TextSettings, data: TextData) -> TrainedText:
-    """Compare candidates on some of the samples, then train the selected one with all of them."""
+def make_task(model: NonnegativeMixtureClassifier, **samples: object) -> TextTask:
+    """The task of checked samples, with the arguments of the estimator that have the same names."""
+    names = {field.name for field in fields(TextTask)}
+    arguments = {name: value for name, value in arguments_of(model).items() if name in names}
+    arguments["shared"] = bool(model.shared)
+    arguments["validation_fraction"] = float(model.validation_fraction) if model.early_stopping else None
+    arguments |= samples
+    return TextTask(**arguments)
+
+
+def select(model: NonnegativeMixtureClassifier, task: TextTask) -> Selected[TextTask]:
+    """Compare candidates on some of the samples."""
     name = type(model).__name__
     if is_auto(model.solver):
         with trial_watcher(model.verbose, name) as watch:
-            return TextSearch(data.samples, settings, data.generator, watch).run(data.every)
-    search = UpdateSearch(data.samples, settings, data.generator, data.splitter)
+            return TextSearch(task, watch).run()
+    search = UpdateSearch(task)
     with trial_watcher(model.verbose and search.n_candidates > 1, name) as watch:
-        return search.run(data.class_prior.to(data.samples.features.device), watch)
+        return search.run(watch)
 
 
-def keep(model: NonnegativeMixtureClassifier, data: TextData, trained: TrainedText) -> None:
+def train(chosen: Selected[TextTask]) -> FitResult:
+    """Train with all samples, unless the search ended with a fit."""
+    assert chosen.fit is not None
+    (known,) = chosen.results or (None,)
+    return known or chosen.fit(chosen.task)
+
+
+def keep(model: NonnegativeMixtureClassifier, chosen: Selected[TextTask], result: FitResult) -> None:
     """Store a fit, with warnings; raise KeyboardInterrupt again if it was interrupted."""
-    result, view = trained.result, trained.view
-    mixture, transform = view.in_units_of_rows(result.mixture), view.transform
-    if data.home is not None:
-        mixture, transform = mixture.to(data.home), None if transform is None else transform.to(data.home)
-    model.mixture_, model.rows_ = mixture, transform
-    model.classes_, model.class_prior_ = data.classes, data.class_prior.numpy()
-    model.search_, model.temperature_, model.sparsity_ = trained.table, trained.temperature, trained.sparsity
-    model.n_bases_ = mixture.n_bases
+    task, attributes, mixture = chosen.task, dict(chosen.attributes), result.mixture
+    if task.home is not None:
+        attributes, mixture = on_device(attributes, task.home), on_device(mixture, task.home)
+    vars(model).update({"search_": chosen.table, **attributes})
+    model.mixture_, model.n_bases_ = mixture, mixture.n_bases
+    model.classes_, model.class_prior_ = task.classes, task.class_prior.numpy()
     model.n_components_ = torch.bincount(mixture.class_of, minlength=mixture.n_classes).cpu().numpy()
     keep_history(model, result)
     model.converged_ = result.outcome in (Outcome.CONVERGED, Outcome.HELD_OUT)
@@ -619,8 +617,8 @@ class TextBatches:
         if not n_batches:
             raise checks.no_rows() if first_pass else checks.read_once(type(self.batches).__name__)
 
-    def scan(self, generator: torch.Generator) -> tuple[np.ndarray, TextSamples, Tensor]:
-        """The first pass: classes, some samples drawn at random with statistics of all, and the weight of classes."""
+    def scan(self, generator: torch.Generator) -> tuple[np.ndarray, TextSamples, Tensor, Tensor, float]:
+        """The first pass: classes, some samples drawn at random, weights of classes, of words, and of all rows."""
         parts: list[tuple[Tensor, np.ndarray, Tensor, Tensor]] = []  # rows, labels as objects, weights, keys
         weight, counts, totals = 0.0, None, {}
         for features, known, labeled, weights in self.read(first_pass=True):
@@ -640,9 +638,9 @@ class TextBatches:
         is_known = np.array([label is not None for label in labels])
         numbers = ClassNumbers(classes).number(np.array(labels[is_known].tolist()), is_known)
         weights = torch.where(empty_rows(rows), 0.0, weights)
-        facts = RowFacts(counts, weight, column_units(rows, weights))
-        few = TextSamples(rows, numbers, None, weights, len(classes), facts=facts)
-        return classes, few, torch.tensor([totals[label] for label in classes.tolist()], dtype=torch.float64)
+        few = TextSamples(rows, numbers, None, weights, len(classes))
+        by_class = torch.tensor([totals[label] for label in classes.tolist()], dtype=torch.float64)
+        return classes, few, by_class, counts, weight
 
     def rows_under(self, classes: np.ndarray, step: int) -> RowsUnder:
         """The rows of all batches under a transform, read again in every pass."""

@@ -60,6 +60,7 @@ from mixtura.selection.task import (
     Task,
     TaskSearch,
     check_start,
+    fit_once,
     is_auto,
     make_prior,
 )
@@ -130,9 +131,9 @@ def fit_data(
     search: TaskSearch | None,
     *,
     base: DensityEstimator | None = None,
-    training: Callable[[Selected], Sequence[FitResult]] | None = None,
+    training: Callable[[Selected[Task]], Sequence[FitResult]] | None = None,
     bar: bool = True,
-) -> tuple[Selected, Sequence[FitResult]]:
+) -> tuple[Selected[Task], Sequence[FitResult]]:
     """The steps of every fit between reading and keeping: describe, search, train.
 
     `base` is the estimator of the members of an average; `training` stands in place of `train`.
@@ -339,7 +340,7 @@ def _count_components(settings: Settings, task: Task) -> list[int]:
     return [min(n, m) for n, m in zip(wanted, available, strict=True)]
 
 
-def select(estimator: DensityEstimator, search: TaskSearch | None, task: Task) -> Selected:
+def select(estimator: DensityEstimator, search: TaskSearch | None, task: Task) -> Selected[Task]:
     """Run the search; without one the task is selected as it is."""
     if search is None:
         return Selected((task,), table=estimator.search_)
@@ -347,7 +348,7 @@ def select(estimator: DensityEstimator, search: TaskSearch | None, task: Task) -
         return search.run(task, watch)
 
 
-def train(chosen: Selected) -> tuple[FitResult, ...]:
+def train(chosen: Selected[Task]) -> tuple[FitResult, ...]:
     """Train the selected tasks with all samples, where the search did not end with their fits.
 
     After an interruption there is the best model alone.
@@ -356,14 +357,14 @@ def train(chosen: Selected) -> tuple[FitResult, ...]:
     for task, known in zip_longest(chosen.tasks, chosen.results):
         if results and not isinstance(task.source, BlockSource):  # rows are read at most twice as often as by one
             task = replace(task, max_iter=min(task.max_iter, len(results[0].history)))
-        results.append(known or best_of(task.n_init, partial(chosen.fit, task)))
+        results.append(known or best_of(task.n_init, partial(chosen.fit or fit_once, task)))
         if results[-1].outcome is Outcome.INTERRUPTED:
             return (replace(results[0], outcome=Outcome.INTERRUPTED, cause=results[-1].cause),)
     return tuple(results)
 
 
 def keep(
-    estimator: DensityClassifier, settings: Settings, data: Data, chosen: Selected, results: Sequence[FitResult]
+    estimator: DensityClassifier, settings: Settings, data: Data, chosen: Selected[Task], results: Sequence[FitResult]
 ) -> None:
     """Store a fit, with warnings; raise the exception that interrupted it again."""
     task, result = chosen.task, results[0]
@@ -414,7 +415,7 @@ def keep(
         )
 
 
-def keep_outlier_scores(estimator: DensityEstimator, chosen: Selected, mixture: Mixture) -> None:
+def keep_outlier_scores(estimator: DensityEstimator, chosen: Selected[Task], mixture: Mixture) -> None:
     """Store the outlier scores of samples that the search held out; without any those of training samples."""
     parts, limit = chosen.folds, chosen.task.memory_limit
     with computing():

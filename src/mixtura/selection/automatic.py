@@ -256,7 +256,7 @@ class AutomaticSearch:
     informative: bool = False
     time_budget: float | None = None
 
-    def run(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None = None) -> Selected:
+    def run(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None = None) -> Selected[Task]:
         """Select settings; structure, prior and numbers of components of the task are ignored."""
         if self._may_keep_covariance(task):
             return self._with_few_labels(task, watch)
@@ -270,7 +270,7 @@ class AutomaticSearch:
         plain = plain and task.class_prior is None
         return free and suits and plain and known.unlabeled_weight > 0 and task.n_numeric >= LEAST_FEATURES
 
-    def _with_few_labels(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None) -> Selected:
+    def _with_few_labels(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None) -> Selected[Task]:
         """The model of the labeled samples alone, or EM with all and a kept covariance if held-out labels gain by it.
 
         The gain has to be a standard error of the loss: Fashion-MNIST with 5 labels per class lost 1.3 % otherwise.
@@ -319,7 +319,7 @@ class AutomaticSearch:
         result = FitResult(mixture, Outcome.CONVERGED, (Record(1, math.nan, math.inf, 0.0),))
         return Selected((replace(task, temperature=temperature, missingness=None),), table, (result,))
 
-    def _run(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None) -> Selected:
+    def _run(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None) -> Selected[Task]:
         """Compare candidates that all have the same samples."""
         if not isinstance(self.prior, Prior | Shrinkage | None) and not is_auto(self.prior):
             checks.one_of("prior", self.prior, PRIORS, OTHER_PRIORS)

@@ -88,7 +88,7 @@ class ComponentSearch:
     criterion: str
     generator: torch.Generator
 
-    def run(self, task: Task, watch: Callable[[Trial[Mixture]], None] | None = None) -> Selected:
+    def run(self, task: Task, watch: Callable[[Trial[Mixture]], None] | None = None) -> Selected[Task]:
         """Select a prior and a number of components; the task has no prior yet."""
         checks.has_update(task.structure.name, task.structure.has_update)
         priors = wanted_priors(self.prior, task.structure, task.source.n_features)

@@ -481,7 +481,7 @@ class PenaltySearch:
     validation_fraction: float
     grows: bool
 
-    def run(self, task: Task, watch: Callable[[Trial[Optimum]], None] | None = None) -> Selected:
+    def run(self, task: Task, watch: Callable[[Trial[Optimum]], None] | None = None) -> Selected[Task]:
         """Compare settings, if there is something to choose."""
         checks.has_update(task.structure.name, task.structure.has_update)
         if is_auto(self.tol):  # changes the log posterior of all labels by less than 0.4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, TypeAlias, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from mixtura.values.extents import Frame
 SMALLEST_VARIANCE = 1e-9
 PriorChoice: TypeAlias = str | Prior | Shrinkage | None  # an argument `prior`
 OTHER_PRIORS = ', "auto", None or a prior object'
+AnyTask = TypeVar("AnyTask")  # `Task`, or `TextTask` of texts.py
 
 
 @dataclass(frozen=True)
@@ -341,19 +342,19 @@ def _kind(covariance: Covariance) -> tuple[Structure, int]:
 
 
 @dataclass(frozen=True)
-class Selected:
+class Selected(Generic[AnyTask]):
     """The result of a search.
 
     Parameters
     ----------
-    tasks : tuple of Task
+    tasks : tuple of Task, or of TextTask
         The models to train, the best first; the class posteriors of several are averaged (averaged-posterior).
     table : SearchTable or None, default=None
         The candidates that were compared.
     results : tuple of FitResult or None, default=()
         Fits of the tasks, where the search ended with them: after Ctrl-C, or if it trained with all samples.
-    fit : callable, default=fit_once
-        Fits a task from one start.
+    fit : callable or None, default=None
+        Fits a task from one start; None means `fit_once`.
     attributes : mapping of str to object
         Fitted attributes that describe the search.
     average_temperature : float, default=1.0
@@ -362,16 +363,16 @@ class Selected:
         Fits of the best model to parts of the samples, each with samples that it has not seen.
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[AnyTask, ...]
     table: SearchTable | None = None
     results: tuple[FitResult | None, ...] = ()
-    fit: Callable[[Task], FitResult] = fit_once
+    fit: Callable[[AnyTask], FitResult] | None = None
     attributes: Mapping[str, object] = field(default_factory=dict)
     average_temperature: float = 1.0
     folds: Sequence[tuple[Mixture, Source]] = ()
 
     @property
-    def task(self) -> Task:
+    def task(self) -> AnyTask:
         """The task of the best model."""
         return self.tasks[0]
 
@@ -379,7 +380,7 @@ class Selected:
 class TaskSearch(Protocol):
     """Selects the settings of a task that the arguments of an estimator leave open."""
 
-    def run(self, task: Task, watch: Callable[[Trial[Any]], None] | None = None) -> Selected:
+    def run(self, task: Task, watch: Callable[[Trial[Any]], None] | None = None) -> Selected[Task]:
         """Compare candidates; `watch` is called with every trial."""
         ...
 

@@ -1,7 +1,7 @@
 """Selection of log-linear mixtures: transform of rows, prior, number of components, temperature (text-choice).
 
 `TextSearch` compares candidates on held-out samples; `UpdateSearch` is that of a named solver, whose held-out samples
-select the number of iterations and a penalty. Both train the selected candidate with all rows.
+select the number of iterations and a penalty.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.model.transforms import RowTransform, document_counts, make_row_transform
+from mixtura.engine.sources import TensorSource
+from mixtura.model.transforms import RowTransform, make_row_transform
 from mixtura.nonnegative.mixture import (
     LabeledRows,
     LogLinearMixture,
-    column_units,
     labeled_rows,
     random_start,
     smoothed_likelihood,
@@ -31,24 +32,9 @@ from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, Update
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, SearchTable, Trial
 from mixtura.selection.splits import Grouped, Split, draw_rows, hold_outs, plain_cv, regroup
-from mixtura.selection.task import is_auto
+from mixtura.selection.task import Selected, is_auto
 from mixtura.solvers import EarlyStopping, FitResult, Outcome, run
 from mixtura.values.sparse_rows import is_dense, pick, scaled_columns
-
-
-@dataclass(frozen=True)
-class RowFacts:
-    """Statistics of all rows, from which their transforms are made."""
-
-    document_counts: Tensor  # (D,), the weight of the rows with each feature
-    weight: float
-    units: tuple[Tensor, Tensor]  # shifts and scales of dense columns
-
-
-def row_facts(features: Tensor, weights: Tensor, nonempty: Tensor | None = None) -> RowFacts:
-    """The statistics of rows in memory; `nonempty` are the weights for the units, without rows of zeros."""
-    units = column_units(features, weights if nonempty is None else nonempty)
-    return RowFacts(document_counts(features, weights), float(weights.sum()), units)
 
 
 @dataclass(frozen=True)
@@ -61,7 +47,6 @@ class TextSamples:
     weights: Tensor  # (n,)
     n_classes: int
     step: int = 2**31  # rows of a chunk
-    facts: RowFacts | None = None  # of all samples, where these are some of them
 
     @cached_property
     def known(self) -> Tensor:
@@ -144,21 +129,6 @@ class TransformedSamples:
         return mixture.rescaled(scales, shifts)
 
 
-def view_samples(samples: TextSamples, name: str | None, folds: list[Split]) -> TransformedSamples:
-    """Transform the rows: by a transform of rows, or dense columns to unit variance."""
-    transform = units = None
-    facts = row_facts(samples.features, samples.weights) if samples.facts is None else samples.facts
-    if name is not None:
-        transform = make_row_transform(name, facts.document_counts, facts.weight)
-        rows = transform.forward(samples.features)
-    else:
-        units = facts.units
-        rows = scaled_columns(samples.features.double(), *units)
-    moved = replace(samples, features=rows)
-    parts = tuple((moved.labeled(fold.kept), moved.part(fold.held_out)) for fold in folds)
-    return TransformedSamples(moved, transform, units, parts)
-
-
 # All rows, labeled and unlabeled, under the transform of a view.
 RowsUnder = Callable[[TransformedSamples], tuple[LabeledRows, LabeledRows | None]]
 
@@ -191,38 +161,64 @@ LEAST_HELD_OUT = 5
 
 
 @dataclass(frozen=True)
-class TextSettings:
-    """Arguments of the estimator that fix a setting, or leave it to the search ("auto")."""
+class TextTask:
+    """Samples, statistics of all rows, from which their transforms are made, and the arguments of the estimator.
 
-    rows: str | None
-    n_components: int | str
-    prior: str | CoefficientPrior | None
-    temperature: float | str
-    sparsity: float | str
-    shared: bool
+    An argument is "auto" if a search selects its value.
+    """
+
+    samples: TextSamples  # all of them, or some on which candidates are compared
+    every: RowsUnder
+    source: TensorSource  # what identifies the samples in a checkpoint
+    classes: np.ndarray
+    class_prior: Tensor  # (C,)
+    document_counts: Tensor  # (D,), the weight of the rows with each feature
+    weight: float
+    units: tuple[Tensor, Tensor]  # shifts and scales of dense columns
+    home: torch.device | None  # device of the fitted parameters, if it is another one
+    generator: torch.Generator
+    splitter: torch.Generator  # of a named solver, so that initialisation does not depend on the held-out rows
     cv: object
-    max_iter: int
-    tol: float
+    rows: str | None = "auto"
+    n_components: int | str = "auto"
+    prior: str | CoefficientPrior | None = "auto"
+    temperature: float | str = "auto"
+    sparsity: float | str = "auto"
+    shared: bool = False
+    max_iter: int = 1000
+    tol: float = 1e-6
     time_budget: float | None = None
     solver: str = "auto"
     n_init: int = 1
     validation_fraction: float | None = None  # None: without early stopping
 
+    @property
+    def known_temperature(self) -> float:
+        """The given temperature, or that of a model without held-out samples."""
+        return 1.0 if is_auto(self.temperature) else float(self.temperature)
 
-@dataclass(frozen=True)
-class TrainedText:
-    """The selected model, trained with all rows under a transform."""
+    @property
+    def known_prior(self) -> CoefficientPrior | None:
+        """The given prior."""
+        return None if is_auto(self.prior) else cast("CoefficientPrior | None", self.prior)
 
-    result: FitResult
-    view: TransformedSamples
-    temperature: float
-    sparsity: float
-    table: SearchTable | None
+    def view(self, name: str | None, folds: Sequence[Split] = ()) -> TransformedSamples:
+        """The samples under a transform of rows, or with dense columns of unit variance."""
+        transform = units = None
+        if name is not None:
+            transform = make_row_transform(name, self.document_counts, self.weight)
+            rows = transform.forward(self.samples.features)
+        else:
+            units = self.units
+            rows = scaled_columns(self.samples.features.double(), *units)
+        moved = replace(self.samples, features=rows)
+        parts = tuple((moved.labeled(fold.kept), moved.part(fold.held_out)) for fold in folds)
+        return TransformedSamples(moved, transform, units, parts)
 
 
 @dataclass(frozen=True)
 class TextCandidate:
-    """TextSettings of one fit."""
+    """Settings of one fit."""
 
     rows: str | None
     n_components: int
@@ -261,21 +257,15 @@ class TextFit:
 class TextSearch:
     """Compares candidates on the same held-out samples."""
 
-    def __init__(
-        self,
-        samples: TextSamples,
-        settings: TextSettings,
-        generator: torch.Generator,
-        watch: Callable[[Trial[TextFit]], None] | None = None,
-    ):
-        self.samples, self.settings = samples, settings
-        self.sparsity = 0.0 if is_auto(settings.sparsity) else float(settings.sparsity)
-        self.seed = int(torch.randint(2**62, (), generator=generator))  # of every start
-        self.search: Search[TextFit] = Search("log_loss", watch, settings.time_budget)
-        known = (samples.labels, samples.shares, samples.weights)
-        parts = hold_outs(settings.cv, known[0], generator, shares=known[1], weights=known[2])
+    def __init__(self, task: TextTask, watch: Callable[[Trial[TextFit]], None] | None = None):
+        self.task, self.samples = task, task.samples
+        self.sparsity = 0.0 if is_auto(task.sparsity) else float(task.sparsity)
+        self.seed = int(torch.randint(2**62, (), generator=task.generator))  # of every start
+        self.search: Search[TextFit] = Search("log_loss", watch, task.time_budget)
+        labels, shares, weights = task.samples.labels, task.samples.shares, task.samples.weights
+        parts = hold_outs(task.cv, labels, task.generator, shares=shares, weights=weights)
         self.folds = [fold for fold in parts if self._is_complete(fold.kept)]
-        self.unlabeled = not bool(samples.known.all())
+        self.unlabeled = not bool(task.samples.known.all())
         self._views: dict[str | None, TransformedSamples] = {}
 
     def _is_complete(self, kept: Tensor) -> bool:
@@ -285,61 +275,60 @@ class TextSearch:
     def view(self, name: str | None) -> TransformedSamples:
         """The samples under a transform, with their folds."""
         if name not in self._views:
-            self._views[name] = view_samples(self.samples, name, self.folds)
+            self._views[name] = self.task.view(name, self.folds)
         return self._views[name]
 
     # ---- candidates ----
 
-    def run(self, every: RowsUnder) -> TrainedText:
-        """Compare the candidates and train the selected one with all rows; with one fold, if it was interrupted."""
+    def run(self) -> Selected[TextTask]:
+        """Compare the candidates; an interrupted search ends with the fit to one fold."""
         if sum(len(fold.held_out.nonzero()) for fold in self.folds) < LEAST_HELD_OUT:
-            temperature = 1.0 if is_auto(self.settings.temperature) else float(self.settings.temperature)
-            return self._train(self._plain(), temperature, None, every)
+            return self._select(self._plain(), self.task.known_temperature, None, None)
         self.search.run(self._try_all)
         best = self._choose()
-        candidate, temperature, first = best.fit.candidate, best.fit.temperature, best.fit.mixtures[0]
+        candidate, first = best.fit.candidate, best.fit.mixtures[0]
         table = self.search.table(best) if len(self.search.trials) > 1 else None
-        if self.search.interrupted:
-            result = FitResult(first, Outcome.INTERRUPTED, ())
-            return TrainedText(result, self.view(candidate.rows), temperature, self.sparsity, table)
-        return self._train(candidate, temperature, first, every, table)
+        return self._select(candidate, best.fit.temperature, first, table)
 
-    def _train(
-        self,
-        candidate: TextCandidate,
-        temperature: float,
-        first: LogLinearMixture | None,
-        every: RowsUnder,
-        table: SearchTable | None = None,
-    ) -> TrainedText:
-        """Train a candidate with all rows, from a fit to a fold if there is one."""
+    def _select(
+        self, candidate: TextCandidate, temperature: float, first: LogLinearMixture | None, table: SearchTable | None
+    ) -> Selected[TextTask]:
+        """The result for a candidate, from a fit to a fold if there is one."""
         view = self.view(candidate.rows)
-        rows, unlabeled = every(view)
-        limits = self.settings.tol, self.settings.max_iter
-        result = self.fit(candidate, rows, view, None if candidate.from_start else first, *limits, unlabeled)
+        attributes = {"rows_": view.transform, "temperature_": temperature, "sparsity_": self.sparsity}
+        results: tuple[FitResult, ...] = ()
+        if self.search.interrupted:
+            assert first is not None
+            results = (FitResult(view.in_units_of_rows(first), Outcome.INTERRUPTED, ()),)
+        train = partial(self._train, candidate, None if candidate.from_start else first)
+        return Selected((self.task,), table, results, train, attributes)
+
+    def _train(self, candidate: TextCandidate, first: LogLinearMixture | None, task: TextTask) -> FitResult:
+        """Train a candidate with all rows."""
+        view = self.view(candidate.rows)
+        rows, unlabeled = task.every(view)
+        result = self.fit(candidate, rows, view, first, task.tol, task.max_iter, unlabeled)
+        mixture = result.mixture
         if self.sparsity and result.outcome is not Outcome.INTERRUPTED:
-            solver = Accelerated(SparseShares(self.sparsity))
-            result = replace(result, mixture=finish(solver, result.mixture, len(result.history), rows))
-        return TrainedText(result, view, temperature, self.sparsity, table)
+            mixture = finish(Accelerated(SparseShares(self.sparsity)), mixture, len(result.history), rows)
+        return replace(result, mixture=view.in_units_of_rows(mixture))
 
     def _plain(self) -> TextCandidate:
         """The settings without held-out samples."""
-        settings, first = self.settings, self._rows_to_try()[0]
-        count = self._components_to_try()[0]
-        given = cast("CoefficientPrior | None", settings.prior)
-        prior = Normal("zero", PLAIN_STRENGTH) if is_auto(settings.prior) else given
+        first, count = self._rows_to_try()[0], self._components_to_try()[0]
+        prior = Normal("zero", PLAIN_STRENGTH) if is_auto(self.task.prior) else self.task.known_prior
         pseudo = PSEUDO_COUNTS[-1] if TextCandidate(first, count, prior).from_start else None
         return TextCandidate(first, count, prior, pseudo)
 
     def _rows_to_try(self) -> tuple[str | None, ...]:
-        if not is_auto(self.settings.rows):
-            return (self.settings.rows,)
+        if not is_auto(self.task.rows):
+            return (self.task.rows,)
         return DENSE_ROWS if is_dense(self.samples.features) else SPARSE_ROWS
 
     def _components_to_try(self) -> tuple[int, ...]:
-        if not is_auto(self.settings.n_components):
-            return (cast("int", self.settings.n_components),)
-        return tuple(self.samples.n_classes * count if self.settings.shared else count for count in COMPONENTS)
+        if not is_auto(self.task.n_components):
+            return (cast("int", self.task.n_components),)
+        return tuple(self.samples.n_classes * count if self.task.shared else count for count in COMPONENTS)
 
     def _try_all(self) -> None:
         first, *others = self._components_to_try()
@@ -347,7 +336,7 @@ class TextSearch:
             self._try(name, first)
         for count in others:
             best = self.search.best.fit.candidate
-            most = best.strength if is_auto(self.settings.prior) else math.inf
+            most = best.strength if is_auto(self.task.prior) else math.inf
             self._try(best.rows, count, [value for value in STRENGTHS if value <= most])
 
     def _try(self, name: str | None, count: int, strengths: Sequence[float] = STRENGTHS) -> None:
@@ -356,15 +345,14 @@ class TextSearch:
         Components that start under a strong prior become equal, and remain so: several components begin where one was
         best.
         """
-        prior = self.settings.prior
-        if not is_auto(prior):
-            candidate = TextCandidate(name, count, cast("CoefficientPrior | None", prior))
+        if not is_auto(self.task.prior):
+            candidate = TextCandidate(name, count, self.task.known_prior)
             if candidate.from_start:
                 self._try_from_start(name, count, [candidate.strength])
             else:
                 self._try_candidate(candidate, None)
             return
-        if name == "counts" and not self.settings.shared and not self.sparsity:
+        if name == "counts" and not self.task.shared and not self.sparsity:
             self._try_from_start(name, count, strengths)
         else:
             self._follow(TextCandidate(name, count, None), "zero", strengths)
@@ -410,9 +398,9 @@ class TextSearch:
 
     @property
     def _temperatures(self) -> Tensor:
-        if is_auto(self.settings.temperature):
+        if is_auto(self.task.temperature):
             return torch.linspace(COLD, HOT, N_TEMPERATURES, dtype=torch.float64).exp()
-        return torch.tensor([float(self.settings.temperature)], dtype=torch.float64)
+        return torch.tensor([self.task.known_temperature], dtype=torch.float64)
 
     def _choose(self) -> Trial[TextFit]:
         """The smallest loss; more components only if they are better by half a standard error."""
@@ -454,7 +442,7 @@ class TextSearch:
     ) -> LogLinearMixture:
         n_classes, count = self.samples.n_classes, candidate.n_components
         generator = torch.Generator().manual_seed(self.seed)
-        if self.settings.shared:
+        if self.task.shared:
             log_prior = class_weights(rows, n_classes).log()
             return random_start(count, True, rows, log_prior, generator, view.units is not None)
         if candidate.pseudo_count is None and count == 1:
@@ -482,7 +470,6 @@ def some_of(samples: TextSamples, cv: object, generator: torch.Generator) -> tup
     else:
         chosen = draw_rows(n_rows, SELECTION_SAMPLES, generator)
     few = samples.part(chosen.to(samples.weights.device))
-    few = replace(few, facts=row_facts(samples.features, samples.weights))
     if not bool((few.class_totals(few.weights) > 0).all()):
         return samples, cv
     return few, cv.of(chosen) if isinstance(cv, Grouped) else cv
@@ -517,58 +504,57 @@ SCORING_INTERVAL = 5  # steps between two scores of the held-out samples
 
 
 class UpdateSearch:
-    """Fits every penalty from the same initialisations, then the best one to all rows.
+    """Fits every penalty from the same initialisations; the best one is fitted to all rows."""
 
-    Parameters
-    ----------
-    samples : TextSamples
-    settings : TextSettings
-    generator, splitter : torch.Generator
-        Random numbers of the initialisations, and of the held-out samples.
-    """
-
-    def __init__(
-        self, samples: TextSamples, settings: TextSettings, generator: torch.Generator, splitter: torch.Generator
-    ):
-        self.settings, self.generator = settings, generator
-        fraction, parts = settings.validation_fraction, []
+    def __init__(self, task: TextTask):
+        fraction, samples, parts = task.validation_fraction, task.samples, []
         if fraction is not None:
-            cv, known = regroup(settings.cv, fraction), (samples.labels, splitter)
+            cv, known = regroup(task.cv, fraction), (samples.labels, task.splitter)
             parts = hold_outs(cv, *known, weights=samples.weights, smallest=SMALLEST_HELD_OUT)
-        named = isinstance(settings.rows, str) and not is_auto(settings.rows)
-        self.view = view_samples(samples, settings.rows if named else None, [])
+        named = isinstance(task.rows, str) and not is_auto(task.rows)
+        self.task, self.view = task, task.view(task.rows if named else None)
         self.every = self.view.samples.labeled(samples.known)
         self.kept, self.held_out = self.every, None
         if parts:
             self.kept, self.held_out = (self.view.samples.labeled(m) for m in (parts[0].kept, parts[0].held_out))
-        self.penalties = PENALTIES if is_auto(settings.sparsity) else (float(settings.sparsity),)
+        self.penalties = PENALTIES if is_auto(task.sparsity) else (float(task.sparsity),)
         if self.held_out is None:  # penalties cannot be compared
             self.penalties = self.penalties[-1:]
-        self.n_candidates = len(self.penalties) * settings.n_init
+        self.n_candidates = len(self.penalties) * task.n_init
 
-    def run(self, class_prior: Tensor, watch: Callable[[Trial[FitResult]], None] | None = None) -> TrainedText:
-        """The selected fit, of all rows and without idle weights, and the table of several candidates."""
+    def run(self, watch: Callable[[Trial[FitResult]], None] | None = None) -> Selected[TextTask]:
+        """Select a penalty and an initialisation, and the number of iterations."""
         search: Search[FitResult] = Search("objective" if self.held_out is None else "log_loss", watch)
-        starts = self._draw_starts(class_prior.log())
+        starts = self._draw_starts(self.task.class_prior.to(self.every.means.device).log())
         search.run(lambda: self._try_all(search, starts))
         best, result = search.best, search.best.fit
         sparsity, start = cast("float", best.what["sparsity"]), starts[cast("int", best.what["start"])]
-        table = search.table(best) if len(search.trials) > 1 else None
-        solver = self._solver(sparsity, self.every, start)
         if search.interrupted:
             result = replace(result, outcome=Outcome.INTERRUPTED)
-        elif self.held_out is not None and result.outcome is not Outcome.INTERRUPTED:
-            result = self._fit_all_rows(solver, start, result)
-        result = replace(result, mixture=finish(solver, result.mixture, result.best_iteration, self.every))
-        temperature = 1.0 if is_auto(self.settings.temperature) else float(self.settings.temperature)
-        return TrainedText(result, self.view, temperature, sparsity, table)
+        temperature = self.task.known_temperature
+        attributes = {"rows_": self.view.transform, "temperature_": temperature, "sparsity_": sparsity}
+        table = search.table(best) if len(search.trials) > 1 else None
+        train = partial(self._train, self._solver(sparsity, self.every, start), start, result)
+        return Selected((self.task,), table, fit=train, attributes=attributes)
+
+    def _train(self, solver: Updates, start: LogLinearMixture, before: FitResult, task: TextTask) -> FitResult:
+        """Refit all rows with the number of iterations that was best for held-out ones, and remove idle weights."""
+        result = before
+        if self.held_out is not None and before.outcome is not Outcome.INTERRUPTED:
+            again = run(solver, self.every, start, before.best_iteration, 0.0)
+            if again.outcome is Outcome.INTERRUPTED:  # the fit without those rows is complete
+                result = replace(before, outcome=Outcome.INTERRUPTED)
+            else:
+                result = replace(again, outcome=before.outcome, scores=before.scores)
+        mixture = finish(solver, result.mixture, result.best_iteration, self.every)
+        return replace(result, mixture=self.view.in_units_of_rows(mixture))
 
     def _draw_starts(self, log_prior: Tensor) -> list[LogLinearMixture]:
-        settings, has_units = self.settings, self.view.units is not None and is_dense(self.view.samples.features)
-        count = PLAIN_COMPONENTS if is_auto(settings.n_components) else cast("int", settings.n_components)
+        task, has_units = self.task, self.view.units is not None and is_dense(self.view.samples.features)
+        count = PLAIN_COMPONENTS if is_auto(task.n_components) else cast("int", task.n_components)
         return [
-            random_start(count, settings.shared, self.every, log_prior, self.generator, has_units)
-            for _ in range(settings.n_init)
+            random_start(count, task.shared, self.every, log_prior, task.generator, has_units)
+            for _ in range(task.n_init)
         ]
 
     def _try_all(self, search: Search[FitResult], starts: list[LogLinearMixture]) -> None:
@@ -586,21 +572,12 @@ class UpdateSearch:
                 return smoothed_likelihood(mixture, held_out) / held_out.weight
 
             judge = EarlyStopping(score, interval=SCORING_INTERVAL)
-        solver, limits = self._solver(sparsity, self.kept, start), (self.settings.max_iter, self.settings.tol)
+        solver, limits = self._solver(sparsity, self.kept, start), (self.task.max_iter, self.task.tol)
         result = run(solver, self.kept, start, *limits, held_out=judge)
         best = max((cast("float", score) for _, score in result.scores), default=result.objective)
         return Trial({"sparsity": sparsity, "start": number}, -best, math.nan, result)
 
-    def _fit_all_rows(self, solver: Updates, start: LogLinearMixture, before: FitResult) -> FitResult:
-        """Refit all rows with the number of iterations that was best for the held-out rows."""
-        again = run(solver, self.every, start, before.best_iteration, 0.0)
-        if again.outcome is Outcome.INTERRUPTED:  # the fit without those rows is complete
-            return replace(before, outcome=Outcome.INTERRUPTED)
-        return replace(again, outcome=before.outcome, scores=before.scores)
-
     def _solver(self, sparsity: float, rows: LabeledRows, start: LogLinearMixture) -> Updates:
         """The solver with a penalty, and with the prior in the units of the rows."""
-        solver = NONNEGATIVE_SOLVERS[self.settings.solver](SparseShares(sparsity))
-        given = cast("CoefficientPrior | None", self.settings.prior)
-        prior = None if is_auto(given) else given
+        solver, prior = NONNEGATIVE_SOLVERS[self.task.solver](SparseShares(sparsity)), self.task.known_prior
         return solver if prior is None else replace(cast("Accelerated", solver), prior=prior.bound(rows, start))

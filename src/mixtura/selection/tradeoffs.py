@@ -69,7 +69,7 @@ class TradeoffSearch:
         other = self.objective.discriminative
         return other.margin if isinstance(other, Margin) else None
 
-    def run(self, task: Task, watch: Callable[[Trial[FitResult]], None] | None = None) -> Selected:
+    def run(self, task: Task, watch: Callable[[Trial[FitResult]], None] | None = None) -> Selected[Task]:
         """Select trade-off and number of epochs on held-out samples.
 
         If the user passed a validation set, or nothing is held out, the selected model itself is the result.
