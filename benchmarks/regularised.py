@@ -29,7 +29,7 @@ from mixtura.priors import Conjugate
 from mixtura.selection.clusters import LARGEST, ComponentPath, penalties
 from mixtura.selection.search import Search
 from mixtura.solvers import EM, MemberFit, Problem, first_update
-from mixtura.solvers.batched_em import BatchedEM, JointMembers
+from mixtura.solvers.batched_em import JointMembers
 
 RESULTS = Path(__file__).parent / "results"
 N_ROUNDS = 5
@@ -82,7 +82,7 @@ def members(
             alone[b] = EM().step(replace(problem, source=source), alone[b])[0]
 
     def pass_together() -> None:
-        state[0] = BatchedEM().step(None, state[0])[0]
+        state[0] = state[0].step(EM())[0]
 
     batched, separate = best_times(pass_together, pass_alone)
     furthest = max(

@@ -30,7 +30,7 @@ from mixtura.datasets import make_ripley
 from mixtura.files import checkpoints
 from mixtura.priors import Shrinkage
 from mixtura.selection.search import Search
-from mixtura.solvers import loop
+from mixtura.solvers import batched_em, loop
 
 ROWS, LABELS = make_ripley(60, random_state=0)
 ROWS = ROWS - ROWS.min(0)
@@ -225,7 +225,7 @@ def test_a_folder_that_takes_no_files():
 
 def interrupt_at(monkeypatch, step: int) -> None:
     """Ctrl-C at one of the steps of a fit, whatever loop takes it."""
-    n_steps, add = [0], loop._RunRecords.add
+    n_steps, add = [0], loop.RunRecords.add
 
     def interrupting(self, *arguments):
         n_steps[0] += 1
@@ -233,7 +233,7 @@ def interrupt_at(monkeypatch, step: int) -> None:
             raise KeyboardInterrupt
         return add(self, *arguments)
 
-    monkeypatch.setattr(loop._RunRecords, "add", interrupting)
+    monkeypatch.setattr(loop.RunRecords, "add", interrupting)
 
 
 @every_model
@@ -316,7 +316,8 @@ def test_verbose_counts_the_iterations_of_all_loops(name, monkeypatch, capsys):
         monkeypatch.setattr(journal, "show", lambda *values: (n_steps.__setitem__(0, n_steps[0] + 1), show(*values)))
         return journal
 
-    monkeypatch.setattr(loop, "next_loop", counting)
+    for module in (loop, batched_em):
+        monkeypatch.setattr(module, "next_loop", counting)
     clone(MODELS[name]).set_params(verbose=1).fit(rows_of(name), LABELS)
     if name == "density":  # prints what scikit-learn prints
         assert "Initialization 0" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from __future__ import annotations
 from mixtura.roles.covariance import Conditioned, Covariance, Marginals, Quadratic, Structure
 from mixtura.roles.objective import KinkedObjective, LogSumObjective, Objective, is_smooth
 from mixtura.roles.prior import ConjugatePrior, DataScales, MovablePrior, Parameters, Prior
-from mixtura.roles.solver import Info, MemberSolver, MixtureSolver, Solver
+from mixtura.roles.solver import Info, MixtureSolver, Solver
 
 __all__ = [
     "Conditioned",
@@ -25,7 +25,6 @@ __all__ = [
     "KinkedObjective",
     "LogSumObjective",
     "Marginals",
-    "MemberSolver",
     "MixtureSolver",
     "MovablePrior",
     "Objective",

@@ -16,16 +16,15 @@ class Info:
 
     Attributes
     ----------
-    value : float or tuple of float
-        Objective per unit of weight of the state that the step started from, log prior included; one for each member
-        where several mixtures are trained together.
+    value : float
+        Objective per unit of weight of the state that the step started from, log prior included.
     repairs : tuple of str
-        Descriptions of repairs; with several members one text for each, empty without repairs.
+        Descriptions of repairs.
     converged : bool, optional
         Result of the solver's own convergence test; None leaves the decision to the change of the value.
     """
 
-    value: float | tuple[float, ...]
+    value: float
     repairs: tuple[str, ...] = ()
     converged: bool | None = None
 
@@ -62,20 +61,4 @@ class MixtureSolver(Solver, Protocol):
 
     def refusal(self, objective: Objective, prior: Prior | None, structure: Structure) -> str | None:
         """Return a clause that says why the solver does not support such a mixture, or None."""
-        ...
-
-
-@runtime_checkable
-class MemberSolver(Protocol):
-    """A solver that trains several mixtures (members) together; converged members are removed."""
-
-    name: str
-
-    def step(self, problem: Any, state: Any) -> tuple[Any, Info]: ...
-    def member(self, state: Any, position: int) -> Any:
-        """Return the model of one member."""
-        ...
-
-    def without(self, state: Any, positions: list[int]) -> Any:
-        """Return the state of the other members."""
         ...

@@ -69,7 +69,6 @@ class AcceleratedEM:
             if after is not None:
                 return after
         updated, info = PLAIN.step(problem, state.mixture)
-        assert isinstance(info.value, float)
         longest = state.longest if state.candidate is None else max(GROWTH, state.longest / GROWTH)  # rejected
         after = AcceleratedState(updated, state.mixture, None, info.value, longest)
         if state.previous is None or info.repairs:
@@ -87,7 +86,6 @@ class AcceleratedEM:
             updated, info = PLAIN.step(problem, candidate)
         except (ValueError, RuntimeError):  # numbers that overflow; any other cause shows again at the mixture before
             return None
-        assert isinstance(info.value, float)
         if not info.value >= state.value or info.repairs:  # not finite either
             return None
         return AcceleratedState(updated, candidate, None, info.value, GROWTH * state.longest), info

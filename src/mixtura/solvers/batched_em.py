@@ -6,9 +6,9 @@ a fold or a subset is a column of counts of the rows; each mixture may have its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -16,12 +16,14 @@ from torch import Tensor
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import threads_for
+from mixtura.files.checkpoints import next_loop
+from mixtura.files.registry import device_of, on_device
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Members
 from mixtura.priors import log_terms
-from mixtura.roles import Info, Parameters, Structure
+from mixtura.roles import Structure
 from mixtura.solvers.em import EM, ILL_DEFINED
-from mixtura.solvers.loop import FitResult, run_members
+from mixtura.solvers.loop import FitResult, Outcome, Progress, RunRecords
 from mixtura.solvers.problem import Problem
 from mixtura.values.moments import PseudoMoments
 
@@ -122,20 +124,6 @@ class Stack:
         return weights.new_zeros(int(groups.max()) + 1).index_add_(0, groups, weights).log()[groups]
 
 
-@dataclass(frozen=True)
-class _FixedPseudoMoments:
-    """A prior defined by its pseudo-moments alone."""
-
-    pseudo: PseudoMoments
-
-    def pseudo_moments(self, n_features: int) -> PseudoMoments:
-        return self.pseudo
-
-    def log_density(self, parameters: Parameters) -> Tensor:
-        of_components, of_matrices = log_terms(self.pseudo, parameters)
-        return of_components.sum() + of_matrices.sum()
-
-
 def _stacked_pseudo(stack: Stack, problems: Sequence[Problem]) -> PseudoMoments:
     """The pseudo-moments of every member's own prior."""
     parts = [problem.pseudo_moments for problem in problems]
@@ -163,11 +151,12 @@ def _stacked_pseudo(stack: Stack, problems: Sequence[Problem]) -> PseudoMoments:
 
 @dataclass(frozen=True)
 class JointMembers:
-    """Several tasks as one problem of EM, with their current mixtures."""
+    """Several tasks as one problem of EM, with their current mixtures and the pseudo-moments of all their priors."""
 
     tasks: tuple[MemberFit, ...]
     stack: Stack
     problem: Problem
+    pseudo: PseudoMoments
 
     @classmethod
     def of(cls, structure: Structure, tasks: Sequence[MemberFit], rows: Source) -> JointMembers:
@@ -179,9 +168,7 @@ class JointMembers:
     def _with(cls, tasks: tuple[MemberFit, ...], stack: Stack, pseudo: PseudoMoments, like: Problem) -> JointMembers:
         columns = torch.tensor([task.column for task in tasks], device=stack.member_of.device)
         objective = Members(stack.member_of, columns)
-        return cls(
-            tasks, stack, replace(like, objective=objective, prior=_FixedPseudoMoments(pseudo), class_prior=None)
-        )
+        return cls(tasks, stack, replace(like, objective=objective, prior=None, class_prior=None), pseudo)
 
     @cached_property
     def weights(self) -> Tensor:
@@ -189,10 +176,25 @@ class JointMembers:
 
     def log_priors(self) -> Tensor:
         """Log prior of every member, (B,)."""
-        of_components, of_matrices = log_terms(self.problem.pseudo_moments, self.stack.mixture)
+        of_components, of_matrices = log_terms(self.pseudo, self.stack.mixture)
         totals = torch.zeros(len(self.tasks), dtype=torch.float64, device=of_components.device)
         totals.index_add_(0, self.stack.member_of, of_components)
         return totals.index_add_(0, self.stack.matrix_member, of_matrices)
+
+    def step(self, em: EM) -> tuple[JointMembers, list[float], list[bool]]:
+        """Update all members; their values before the update, and which of them have a repaired covariance then."""
+        problem, mixture = self.problem, self.stack.mixture
+        summary = summarise(
+            mixture, problem.source, problem.objective, problem.frame, problem.memory_limit, problem.buffers
+        )
+        seen = torch.as_tensor(summary.value)[: len(self.tasks)]
+        with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
+            values = (seen + self.log_priors()).cpu() / self.weights
+            updated = self.moved(em.m_step(problem, mixture, summary.moments, self.pseudo))
+        repaired = updated.repaired()
+        if em.strict and any(repaired):
+            raise ValueError(ILL_DEFINED)
+        return updated, values.tolist(), repaired
 
     def moved(self, mixture: Mixture) -> JointMembers:
         """Return the same tasks with other mixtures."""
@@ -212,7 +214,7 @@ class JointMembers:
         gone = torch.zeros(len(self.tasks), dtype=torch.bool, device=self.stack.member_of.device)
         gone[list(positions)] = True
         components, matrices = ~gone[self.stack.member_of], ~gone[self.stack.matrix_member]
-        before = self.problem.pseudo_moments
+        before = self.pseudo
         pseudo = PseudoMoments(
             weight_count=torch.as_tensor(before.weight_count)[components],
             mean_count=torch.as_tensor(before.mean_count)[components],
@@ -224,40 +226,13 @@ class JointMembers:
         return self._with(tuple(self.tasks[b] for b in kept), self.stack.members(kept), pseudo, self.problem)
 
 
-@dataclass(frozen=True)
-class BatchedEM:
-    """EM for several tasks, with one pass over the samples per iteration for all."""
-
-    em: EM = field(default_factory=EM)
-    name = "em"
-
-    def step(self, problem: None, state: JointMembers) -> tuple[JointMembers, Info]:
-        """Update all members; the values are those before the update."""
-        own, mixture = state.problem, state.stack.mixture
-        summary = summarise(mixture, own.source, own.objective, own.frame, own.memory_limit, own.buffers)
-        seen = torch.as_tensor(summary.value)[: len(state.tasks)]
-        with threads_for(len(mixture.means) * float(mixture.means.shape[1]) ** 3):
-            values = (seen + state.log_priors()).cpu() / state.weights
-            updated = state.moved(self.em.m_step(own, mixture, summary.moments))
-        repaired = updated.repaired()
-        if self.em.strict and any(repaired):
-            raise ValueError(ILL_DEFINED)
-        repairs = tuple(REPAIRED if member else "" for member in repaired)
-        return updated, Info(tuple(values.tolist()), repairs)
-
-    def member(self, state: JointMembers, position: int) -> Mixture:
-        return state.stack.member(position)
-
-    def without(self, state: JointMembers, positions: list[int]) -> JointMembers:
-        return state.without(positions)
-
-
 def run_together(
     structure: Structure, tasks: Sequence[MemberFit], rows: Source, max_iter: int, tol: float, solver: EM | None = None
 ) -> list[FitResult]:
     """Fit several mixtures together, with one pass over the samples per iteration.
 
-    The results equal those of separate calls of `run`, up to rounding.
+    The results equal those of separate calls of `run`, up to rounding. Converged mixtures are not updated any more, so
+    later steps are cheaper.
 
     Parameters
     ----------
@@ -278,9 +253,49 @@ def run_together(
     -------
     results : list of FitResult
     """
+    em, starting = solver or EM(), list(tasks)
+    records = [RunRecords(em.name) for _ in tasks]
+    results: list[FitResult[Mixture] | None] = [None] * len(records)
+    outcome, journal = Outcome.LIMIT, next_loop(em.name)
+    for number, part in enumerate(journal.read(tuple) or ()):
+        records[number].resume(part.history, part.repairs)
+        mixture = on_device(part.model, device_of(tasks[number].start))
+        starting[number] = replace(tasks[number], start=mixture)
+        if part.outcome == Outcome.CONVERGED.name:
+            results[number] = records[number].result(mixture, Outcome.CONVERGED)
+    members = [number for number, result in enumerate(results) if result is None]
+    n_steps = len(records[members[0]].history) if members else max_iter
+    state = JointMembers.of(structure, [starting[b] for b in members or range(len(records))], rows)
+    try:
+        for iteration in range(n_steps + 1, max_iter + 1):
+            state, values, repaired = state.step(em)
+            done = []
+            for position, (number, value, repair) in enumerate(zip(members, values, repaired, strict=True)):
+                record = records[number].add(value, (REPAIRED,) if repair else (), f", member {number}")
+                if abs(record.change) < tol:
+                    results[number] = records[number].result(state.stack.member(position), Outcome.CONVERGED)
+                    done.append(position)
+            journal.show(sum(values) / len(members), max(records[number].history[-1].change for number in members))
+            left = [number for number in members if results[number] is None]
+            state, members = state.without(done) if done and left else state, left
+            ended = not left or iteration == max_iter
+            journal.write(partial(_progress, state, members, records, results), ended)
+            if not left:
+                break
+    except KeyboardInterrupt:
+        outcome = Outcome.INTERRUPTED
+    for position, number in enumerate(members):
+        results[number] = records[number].result(state.stack.member(position), outcome)
+    return [result for result in results if result is not None]
 
-    def begin(models: Mapping[int, Mixture]) -> JointMembers:
-        return JointMembers.of(structure, [replace(tasks[b], start=model) for b, model in models.items()], rows)
 
-    starts = dict(enumerate(task.start for task in tasks))
-    return run_members(BatchedEM(solver or EM()), None, begin, starts, max_iter, tol)
+def _progress(
+    state: JointMembers, members: list[int], all_records: list[RunRecords], results: list[FitResult[Mixture] | None]
+) -> tuple[Progress, ...]:
+    """The progress of all members, those in training and those that have converged."""
+    in_training = {number: state.stack.member(position) for position, number in enumerate(members)}
+    parts = []
+    for number, (records, result) in enumerate(zip(all_records, results, strict=True)):
+        model, outcome = (in_training[number], Outcome.LIMIT) if result is None else (result.mixture, result.outcome)
+        parts.append(Progress(None, model, tuple(records.history), tuple(records.repairs), outcome=outcome.name))
+    return tuple(parts)

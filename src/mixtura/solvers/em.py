@@ -74,12 +74,14 @@ class EM:
     def result(self, state: Mixture) -> Mixture:
         return state
 
-    def m_step(self, problem: Problem, mixture: Mixture, moments: Moments) -> Mixture:
+    def m_step(
+        self, problem: Problem, mixture: Mixture, moments: Moments, pseudo: PseudoMoments | None = None
+    ) -> Mixture:
         """Return the mixture that maximises the expected log-likelihood (em-update).
 
-        A component without samples keeps its parameters.
+        A component without samples keeps its parameters. Pseudo-moments are those of the problem unless given.
         """
-        pseudo = problem.pseudo_moments
+        pseudo = pseudo or problem.pseudo_moments
         means, scatter = update_means(mixture, moments, pseudo)
         covariance = self._covariance(problem.floor, mixture, means, scatter, pseudo)
         log_weights = _log_weights(problem.class_prior, mixture, moments.counts + pseudo.weight_count)

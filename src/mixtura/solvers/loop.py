@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -15,7 +15,7 @@ from mixtura.files.checkpoints import next_loop
 from mixtura.files.registry import device_of, on_device, storable
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
-from mixtura.roles import MemberSolver, Solver
+from mixtura.roles import Solver
 from mixtura.solvers.problem import Problem
 
 Model = TypeVar("Model")
@@ -150,11 +150,11 @@ def best_score(scores: tuple[tuple[int, Score], ...]) -> tuple[int, Score]:
 
 
 @dataclass
-class _RunRecords:
+class RunRecords:
     """The records of one model while it is trained."""
 
     solver_name: str
-    previous: float
+    previous: float = -float("inf")
     start: float = field(default_factory=time.perf_counter)
     history: list[Record] = field(default_factory=list)
     repairs: dict[str, None] = field(default_factory=dict)
@@ -247,7 +247,7 @@ def run(
     NumericalError
         If the objective is not finite; the message names the iteration.
     """
-    records, judge = _RunRecords(solver.name, previous), None if held_out is None else _Scores(held_out)
+    records, judge = RunRecords(solver.name, previous), None if held_out is None else _Scores(held_out)
     n_rows = problem.source.n_rows if isinstance(problem, Problem) else None
     outcome, state, model, cause, journal = Outcome.LIMIT, None, None, None, next_loop(solver.name, n_rows)
     try:
@@ -284,7 +284,7 @@ def _iterate(
     solver: Solver,
     problem: object,
     state: object,
-    records: _RunRecords,
+    records: RunRecords,
     judge: _Scores | None,
     max_iter: int,
     tol: float,
@@ -292,7 +292,6 @@ def _iterate(
 ) -> tuple[object, Outcome]:
     """Take one step; return the new state, and LIMIT if the loop continues."""
     state, info = solver.step(problem, state)
-    assert not isinstance(info.value, tuple)
     record, outcome = records.add(float(info.value), info.repairs), Outcome.LIMIT
     if info.converged or (info.converged is None and (abs(record.change) < tol or tol == math.inf)):
         outcome = Outcome.CONVERGED
@@ -314,80 +313,11 @@ def _result(solver: Solver, state: object, start: Model) -> Model:
 
 
 def _progress(
-    solver: Solver, state: object, start: object, records: _RunRecords, judge: _Scores | None, outcome: Outcome
+    solver: Solver, state: object, start: object, records: RunRecords, judge: _Scores | None, outcome: Outcome
 ) -> Progress:
     best, scores = (None, ()) if judge is None else (judge.best, judge.scores)
     model = _result(solver, state, start)
     return Progress(state, model, tuple(records.history), tuple(records.repairs), best, scores, outcome.name)
-
-
-def run_members(
-    solver: MemberSolver,
-    problem: object,
-    begin: Callable[[Mapping[int, Model]], object],
-    models: Mapping[int, Model],
-    max_iter: int,
-    tol: float,
-) -> list[FitResult[Model]]:
-    """Train several models together; the results equal those of separate calls of `run`, up to rounding.
-
-    `begin` returns the state of some of the members from their models. Converged members are not updated any more, so
-    later steps are cheaper.
-    """
-    all_records = [_RunRecords(solver.name, -float("inf")) for _ in models]
-    results: list[FitResult[Model] | None] = [None] * len(models)
-    members, journal = list(models), next_loop(solver.name)
-    outcome, n_steps, progress = Outcome.LIMIT, 0, journal.read(tuple)
-    if progress is not None:
-        for number, part in enumerate(progress):
-            all_records[number].resume(part.history, part.repairs)
-            models = {**models, number: on_device(part.model, device_of(models[number]))}
-            if part.outcome == Outcome.CONVERGED.name:
-                results[number] = all_records[number].result(models[number], Outcome.CONVERGED)
-        members = [number for number in members if results[number] is None]
-        n_steps = len(all_records[members[0]].history) if members else max_iter
-    state = begin({number: models[number] for number in members or models})
-    try:
-        for iteration in range(n_steps + 1, max_iter + 1):
-            state, info = solver.step(problem, state)
-            assert isinstance(info.value, tuple)
-            done = []
-            repairs = info.repairs or ("",) * len(members)
-            for position, (number, value, repair) in enumerate(zip(members, info.value, repairs, strict=True)):
-                record = all_records[number].add(value, (repair,) if repair else (), f", member {number}")
-                if abs(record.change) < tol:
-                    results[number] = all_records[number].result(solver.member(state, position), Outcome.CONVERGED)
-                    done.append(position)
-            journal.show(
-                sum(info.value) / len(members), max(all_records[number].history[-1].change for number in members)
-            )
-            left = [number for number in members if results[number] is None]
-            state, members = solver.without(state, done) if done and left else state, left
-            ended = not left or iteration == max_iter
-            journal.write(partial(_progress_of_members, solver, state, members, all_records, results), ended)
-            if not left:
-                break
-    except KeyboardInterrupt:
-        outcome = Outcome.INTERRUPTED
-    for position, number in enumerate(members):
-        results[number] = all_records[number].result(solver.member(state, position), outcome)
-    return [result for result in results if result is not None]
-
-
-def _progress_of_members(
-    solver: MemberSolver,
-    state: object,
-    members: list[int],
-    all_records: list[_RunRecords],
-    results: list[FitResult | None],
-) -> tuple[Progress, ...]:
-    """The progress of all members, those in training and those that have converged."""
-    in_training = {number: solver.member(state, position) for position, number in enumerate(members)}
-    parts = []
-    for number, (records, result) in enumerate(zip(all_records, results, strict=True)):
-        model, outcome = (in_training[number], Outcome.LIMIT) if result is None else (result.mixture, result.outcome)
-        parts.append(Progress(None, model, tuple(records.history), tuple(records.repairs), outcome=outcome.name))
-    return tuple(parts)
 
 
 def best_of(n_starts: int, fit_once: Callable[[], FitResult[Model]]) -> FitResult[Model]:
