@@ -81,10 +81,10 @@ class Processes:
         return summary.with_tensors([part.reshape(own.shape) for part, own in zip(parts, tensors, strict=True)])
 
 
-class ProcessSource:
+class ProcessSource(Source):
     """The rows of all processes; those of this process are in a local source."""
 
-    extents = None
+    is_local = False
 
     def __init__(self, local: Source, processes: Processes, n_rows: int):
         self.n_features, self.device, self.dtype, self.n_rows = local.n_features, local.device, local.dtype, n_rows
@@ -97,13 +97,13 @@ class ProcessSource:
         return self._processes.total(lambda: compute(self._local))
 
 
-class DaskSource:
+class DaskSource(Source):
     """Rows in partitions, delayed values of Dask (the extra `dask`), which stay on their workers.
 
     A partition is a tuple of arguments of `read`, which turns it into a block where it is.
     """
 
-    extents = None
+    is_local = False
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from mixtura.engine.evaluator import (
     move_for_passes,
 )
 from mixtura.engine.fused import FusedPass, fused_pass, fused_scores, responsibility_kernels
-from mixtura.engine.sources import Block, BlockSource, Group, LocalSource, Source, joined
+from mixtura.engine.sources import Block, BlockSource, Group, Source, joined
 from mixtura.engine.threads import available_threads, computing, share_out, threads_for
 from mixtura.engine.tuning import (
     CACHE_BYTES,
@@ -200,7 +200,7 @@ def summarise(
 
     All rows lie within `frame`. `buffers` are those of the first thread, reused from pass to pass.
     """
-    if isinstance(source, LocalSource):
+    if source.is_local:
         return _summarise(mixture, objective, frame, memory_limit, buffers, source)
     # Rows in another place may have taken another path, and their moments may have another reference.
     return source.total(partial(_summarise_part, mixture, objective, frame, memory_limit))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -46,6 +46,13 @@ class Block:
     counts: Tensor | None = None  # (n, B), counts of each row in the training sets of B mixtures
     complete: bool = False  # whether no value is known to be missing
     _groups: dict[bool, list[Group]] = field(default_factory=dict, repr=False)
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Block:
+        """Change every tensor of the block."""
+        parts = (self.rows, self.labels, self.shares, self.weights, self.counts)
+        rows, labels, shares, weights, counts = (None if part is None else change(part) for part in parts)
+        assert rows is not None
+        return Block(rows, labels, shares, weights, self.start, counts, self.complete)
 
     @cached_property
     def _n_missing(self) -> Tensor | None:
@@ -104,58 +111,31 @@ def present(block: Block) -> Block:
     if block.weights is None or bool((block.weights > 0).all()):
         return block
     chosen = (block.weights > 0).nonzero()[:, 0]
-    parts = (block.labels, block.shares, block.weights, block.counts)
-    labels, shares, weights, counts = (None if part is None else part[chosen] for part in parts)
-    return Block(block.rows[chosen], labels, shares, weights, block.start, counts, block.complete)
+    return block.each(lambda part: part[chosen])
 
 
 T = TypeVar("T")
 
 
-class Source(Protocol):
-    """Rows that can be iterated over repeatedly."""
+class Source:
+    """Rows that can be iterated over repeatedly, in one place or in several."""
 
     n_features: int
+    n_rows: int | None  # None if it is unknown before all rows are read
+    extents: Extents | None = None  # of all rows, or bounds of them, if known
+    device: torch.device
+    dtype: torch.dtype
+    is_local = True  # whether all rows are in this process, as they are
 
-    @property
-    def extents(self) -> Extents | None:
-        """Extents of all rows, or bounds of them, if known."""
-        ...
-
-    @property
-    def n_rows(self) -> int | None:
-        """Number of rows; None if it is unknown before all rows are read."""
-        ...
-
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def dtype(self) -> torch.dtype: ...
     def blocks(self) -> Iterator[Block]:
         """All rows, in order, in this process."""
-        ...
+        raise NotImplementedError
 
     def total(self, compute: Callable[[Source], T]) -> T:
         """The sum, in a fixed order, of compute(part) over the places where rows are stored.
 
         `compute` is called where the rows are, so that only its results are transferred. They must support `+`.
         """
-        ...
-
-
-class LocalSource:
-    """A source whose rows are in this process."""
-
-    n_features: int
-    n_rows: int | None
-    extents: Extents | None
-    device: torch.device
-    dtype: torch.dtype
-
-    def blocks(self) -> Iterator[Block]:
-        raise NotImplementedError
-
-    def total(self, compute: Callable[[Source], T]) -> T:
         return compute(self)
 
 
@@ -163,7 +143,7 @@ def _complete(extents: Extents | None) -> bool:
     return extents is not None and extents.complete
 
 
-class BlockSource(LocalSource):
+class BlockSource(Source):
     """Rows in memory, on any device: one block, grouped once."""
 
     def __init__(self, block: Block, extents: Extents | None = None):
@@ -187,12 +167,11 @@ class TensorSource(BlockSource):
         counts: Tensor | None = None,
         *,
         extents: Extents | None = None,
-        start: int = 0,
     ):
-        super().__init__(Block(rows, labels, shares, weights, start, counts, _complete(extents)), extents)
+        super().__init__(Block(rows, labels, shares, weights, 0, counts, _complete(extents)), extents)
 
 
-class ArraySource(LocalSource):
+class ArraySource(Source):
     """Rows in a memory-mapped array, read block by block; rows of weight zero are skipped."""
 
     def __init__(
@@ -254,7 +233,7 @@ def _state_of(path: Path | None) -> tuple[int, int, int] | None:
     return info.st_ino, info.st_size, info.st_mtime_ns
 
 
-class BatchSource(LocalSource):
+class BatchSource(Source):
     """Rows from a re-iterable of batches, each turned into a block by `read`.
 
     Batches are prefetched, and small ones are joined, since small blocks leave threads idle.
@@ -273,9 +252,7 @@ class BatchSource(LocalSource):
         watch: Callable[[int], None] | None = None,
         start: int = 0,
     ):
-        self.n_rows, self.n_features, self.extents = None, n_features, None
-        self.device = device
-        self.dtype = dtype
+        self.n_rows, self.n_features, self.device, self.dtype = None, n_features, device, dtype
         self._batches, self._read, self._watch, self.start = batches, read, watch, start
 
     def blocks(self) -> Iterator[Block]:
@@ -328,12 +305,7 @@ def joined(blocks: list[Block]) -> Block:
 
 def moved(block: Block, device: torch.device) -> Block:
     """Move a block to a device."""
-    if block.rows.device == device:
-        return block
-    parts = (block.rows, block.labels, block.shares, block.weights, block.counts)
-    rows, labels, shares, weights, counts = (None if part is None else _copied(part, device) for part in parts)
-    assert rows is not None
-    return Block(rows, labels, shares, weights, block.start, counts, block.complete)
+    return block if block.rows.device == device else block.each(lambda part: _copied(part, device))
 
 
 def _copied(part: Tensor, device: torch.device) -> Tensor:
@@ -353,17 +325,17 @@ def warped(source: Source, warp: Transform) -> Source:
     if not isinstance(source, BlockSource):
         return WarpedSource(source, warp)
     (block,) = source.blocks()
-    known = (block.labels, block.shares, block.weights, block.counts)
-    return TensorSource(warp.forward(block.rows), *known, start=block.start)
+    return BlockSource(replace(block, rows=warp.forward(block.rows), _groups={}))
 
 
-class WarpedSource:
+class WarpedSource(Source):
     """A source with transformed features, transformed block by block."""
+
+    is_local = False
 
     def __init__(self, source: Source, warp: Transform):
         self.n_features, self.n_rows = warp.n_outputs, source.n_rows
         self.device, self.dtype = source.device, source.dtype
-        self.extents = None
         self._source, self._warp = source, warp
 
     def blocks(self) -> Iterator[Block]:

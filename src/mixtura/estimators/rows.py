@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, va
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.engine.sources import ArraySource, Block, Source, TensorSource, present, warped
+from mixtura.engine.sources import ArraySource, Block, BlockSource, Source, present, warped
 from mixtura.engine.threads import limit_after_fork
 from mixtura.engine.tuning import FEW_VALUES
 from mixtura.estimators.categorical import Encoding, find_encoding
@@ -65,12 +65,9 @@ class Rows:
             known = (labels, shares, weights)
             source: Source = ArraySource(self.values, *known, self.device, self.dtype, counts, extents=extents)
         else:
-            labels, shares, weights, counts = (
-                None if t is None else t.to(self.device) for t in (labels, shares, weights, counts)
-            )
-            block = present(Block(self.values.to(self.device), labels, shares, weights, counts=counts))
-            known = (block.labels, block.shares, block.weights, block.counts)
-            source = TensorSource(block.rows, *known, extents=extents)
+            complete = extents is not None and extents.complete
+            block = Block(self.values, labels, shares, weights, counts=counts, complete=complete)
+            source = BlockSource(present(block.each(lambda part: part.to(self.device))), extents)
         return source if self.warp is None else warped(source, self.warp.to(self.device))
 
     def nearby(self) -> Rows:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mixtura.covariances.product import estimate_strength
-from mixtura.engine.sources import Block, BlockSource, Source, TensorSource, warped
+from mixtura.engine.sources import Block, BlockSource, Source, warped
 from mixtura.engine.threads import check_time
 from mixtura.init.description import Description
 from mixtura.model.transforms import Recoding, Warp
@@ -180,9 +180,8 @@ def with_frequencies(recoding: Recoding, source: Source, n_classes: int) -> tupl
             own = without[folds, seen.argmax(1)]
             coded[j] = torch.where(part[:, :1].isnan(), torch.nan, own).to(rows.dtype)
         tables.append(table)
-    known = (block.labels, block.shares, block.weights, block.counts)
     estimated = replace(recoding, tables=tuple(tables))
-    return estimated, TensorSource(estimated.finished(rows, coded), *known, start=block.start)
+    return estimated, BlockSource(replace(block, rows=estimated.finished(rows, coded), _groups={}))
 
 
 def _frequencies(counts: Tensor, strength: float) -> Tensor:

@@ -34,16 +34,6 @@ PADDED_CUBES = 1e6
 
 
 @dataclass(frozen=True)
-class PatternBlock:
-    """Rows with about equally many missing features, and the inverses that give their conditional covariances."""
-
-    on_precision_side: bool
-    rows: Tensor  # (n',), positions
-    features: Tensor  # (u, m): those of the side, for each of u patterns, filled up with D, D + 1, ...
-    inverses: PatternInverses
-
-
-@dataclass(frozen=True)
 class DenseGaussians:
     """K zero-mean Gaussians, to be conditioned on some of their features."""
 
@@ -93,13 +83,13 @@ class DenseGaussians:
             features = _padded_features(~patterns if on_precision_side else patterns)  # (u, m): u patterns
             matrices = (self.precisions if on_precision_side else self.matrices).to(deviations.dtype)
             inverses = linalg.Inverses(_submatrices(matrices, features), may_sweep=self._well_conditioned)
-            inverses = PatternInverses(inverses, pattern_of)
+            block = PatternBlock(on_precision_side, rows, features, pattern_of, inverses)
             side = self._on_precision_side if on_precision_side else self._on_observed_side
-            distances[:, rows], filled[:, rows] = side(deviations[:, rows], features[pattern_of], inverses)
-            log_determinants[:, rows] = inverses.matrices.log_determinants[:, pattern_of]
+            distances[:, rows], filled[:, rows] = side(deviations[:, rows], block)
+            log_determinants[:, rows] = inverses.log_determinants[:, pattern_of]
             if on_precision_side:
                 log_determinants[:, rows] += self.log_determinants.to(deviations.dtype).unsqueeze(-1)
-            blocks.append(PatternBlock(on_precision_side, rows, features, inverses))
+            blocks.append(block)
         return distances, log_determinants, filled, blocks
 
     def _rows_of_blocks(self, observed: Tensor) -> list[tuple[bool, Tensor]]:
@@ -127,27 +117,25 @@ class DenseGaussians:
         parts = order.split([count for _, _, count in blocks])
         return [(side, rows) for (side, _, _), rows in zip(blocks, parts, strict=True)]
 
-    def _on_precision_side(
-        self, deviations: Tensor, features: Tensor, inverses: PatternInverses
-    ) -> tuple[Tensor, Tensor]:
+    def _on_precision_side(self, deviations: Tensor, block: PatternBlock) -> tuple[Tensor, Tensor]:
+        features = block.features[block.pattern_of]  # (n, m)
         pulled = deviations @ self.precisions.to(deviations.dtype)  # Lambda d, (K, n, D)
         at_missing = _take(pulled, features)  # (K, n, m)
-        fill = inverses.times(at_missing)  # C Lambda_mo d_o, (K, n, m)
+        fill = block.times(at_missing)  # C Lambda_mo d_o, (K, n, m)
         filled = _put(deviations, features, -fill)
         # The fill minimises the distance of the whole row, so that its rounding errors have no effect of first order.
         # d_o' Lambda_oo d_o less its part along the fill would lose as many digits as variances are inflated.
         distances = (filled @ self._whitening.to(deviations.dtype)).square().sum(-1)
         return distances, filled
 
-    def _on_observed_side(
-        self, deviations: Tensor, features: Tensor, inverses: PatternInverses
-    ) -> tuple[Tensor, Tensor]:
+    def _on_observed_side(self, deviations: Tensor, block: PatternBlock) -> tuple[Tensor, Tensor]:
+        features = block.features[block.pattern_of]  # (n, o)
         at_observed = _take(deviations, features)  # d_o, (K, n, o)
         if self._well_conditioned:
-            pulled = inverses.times(at_observed)  # P d_o
+            pulled = block.times(at_observed)  # P d_o
             distances = (pulled * at_observed).sum(-1)
         else:
-            pulled, distances = inverses.times_by_factors(at_observed)
+            pulled, distances = block.times_by_factors(at_observed)
         matrices = self.matrices.to(deviations.dtype)
         filled = _put(torch.zeros_like(deviations), features, pulled) @ matrices  # Sigma_.o P d_o
         return distances, _put(filled, features, at_observed)
@@ -159,7 +147,7 @@ class DenseGaussians:
         for block in blocks:
             features, own = block.features, weights[:, block.rows]
             places, width = _places(features, size)
-            scattered = block.inverses.scattered(own, places, width * width)
+            scattered = block.scattered(own, places, width * width)
             matrices_of_side = scattered.unflatten(1, (width, width))[:, :size, :size]
             if block.on_precision_side:
                 total += matrices_of_side
@@ -170,14 +158,17 @@ class DenseGaussians:
 
 
 @dataclass(frozen=True)
-class PatternInverses:
-    """Inverses (K, u, m, m) of the matrices of u patterns, and the pattern of every row, (n,).
+class PatternBlock:
+    """Rows with about equally many missing features, and the inverses that give their conditional covariances.
 
     Rows of a pattern are adjacent. Inverses are computed for the patterns that need them.
     """
 
-    matrices: linalg.Inverses
-    pattern_of: Tensor
+    on_precision_side: bool
+    rows: Tensor  # (n,), positions
+    features: Tensor  # (u, m): those of the side, for each of u patterns, filled up with D, D + 1, ...
+    pattern_of: Tensor  # (n,)
+    matrices: linalg.Inverses  # (K, u, m, m)
 
     def times(self, vectors: Tensor) -> Tensor:
         """The inverse of each row's pattern times its vector: (K, n, m) -> (K, n, m)."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from mixtura.numerics.cached_property import cached_property
 
@@ -198,39 +199,31 @@ def inverse_softplus(values: Tensor) -> Tensor:
     return values + torch.log(-torch.expm1(-values))
 
 
-class Context(Protocol):
-    """Tensors that a function of autograd keeps for its gradient."""
-
-    saved_tensors: tuple[Tensor, ...]
-
-    def save_for_backward(self, *tensors: Tensor) -> None: ...
-
-
-class _LogDeterminants(torch.autograd.Function):
+class _LogDeterminants(Function):
     """See `low_rank_log_determinants`. With W = diag^-1 columns M^-1: gradients -diag(columns W') / diag and 2 W."""
 
     @staticmethod
-    def forward(ctx: Context, diagonals: Tensor, columns: Tensor) -> Tensor:
+    def forward(ctx: Function, diagonals: Tensor, columns: Tensor) -> Tensor:
         scaled = columns / diagonals.unsqueeze(-1)
         inverse, log_determinants = _inner_factors(scaled, columns)
         ctx.save_for_backward(diagonals, columns, scaled, inverse)
         return log_determinants
 
     @staticmethod
-    def backward(ctx: Context, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        diagonals, columns, scaled, inverse = ctx.saved_tensors
+    def backward(ctx: Function, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        diagonals, columns, scaled, inverse = tuple(ctx.saved_tensors)
         by_columns = scaled @ (inverse.mT @ (inverse * gradients[0][..., None, None]))
         return -(columns * by_columns).sum(-1) / diagonals, 2 * by_columns
 
 
-class _Inverse(torch.autograd.Function):
+class _Inverse(Function):
     """See `low_rank_inverse`. With P = diag^-1 columns, T = L^-1, V = P T', G the gradient by V of what depends
     on V V' alone and g that by log |M|: B = g M^-1 - T' V' G T / 2, symmetrised, is the gradient by M, and those by
     columns and diagonals are (G T) / diag + 2 P B and -diag[(G T / diag + P B) P'].
     """
 
     @staticmethod
-    def forward(ctx: Context, diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Function, diagonals: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         scaled = columns / diagonals.unsqueeze(-1)
         inverse, log_determinants = _inner_factors(scaled, columns)
         others = scaled @ inverse.mT
@@ -238,8 +231,8 @@ class _Inverse(torch.autograd.Function):
         return others, log_determinants
 
     @staticmethod
-    def backward(ctx: Context, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        diagonals, scaled, inverse, others = ctx.saved_tensors
+    def backward(ctx: Function, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        diagonals, scaled, inverse, others = tuple(ctx.saved_tensors)
         by_others, by_log_determinants = gradients
         inner = -0.25 * (others.mT @ by_others)
         inner = inner + inner.mT
