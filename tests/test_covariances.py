@@ -24,8 +24,8 @@ from cases import (
 )
 from mixtura.covariances import COVARIANCES as REGISTRY
 from mixtura.covariances import FullCovariance, LowRank, LowRankPrecision, Spherical, Tied, automatic_rank
-from mixtura.covariances.marginals import _blocks_of as blocks_of
 from mixtura.numerics import conditioning, linalg
+from mixtura.numerics.low_rank_marginals import _blocks_of as blocks_of
 from mixtura.values.moments import Moments, PseudoMoments
 
 N_COMPONENTS, N_ROWS = len(CLASS_OF), 15
@@ -302,7 +302,7 @@ def test_a_missing_value_that_another_column_repeats_costs_no_digits(gap, rng, d
 @pytest.mark.parametrize("case", [low_rank(2), low_rank_precision(2)], ids=["covariance", "precision"])
 def test_a_missing_value_that_is_nearly_determined_costs_no_digits(case, small_table, rng, device, monkeypatch):
     """Its part of the systems is 1e13 times the others': to take it away from a sum would leave nothing."""
-    monkeypatch.setattr("mixtura.covariances.marginals.SMALL_TABLE", small_table)
+    monkeypatch.setattr("mixtura.numerics.low_rank_marginals.SMALL_TABLE", small_table)
     covariance, _ = random_covariance(case, rng, device, n_features=20)
     scales = torch.ones(20, dtype=torch.float64, device=device)
     scales[3] = 1e-13
@@ -485,8 +485,8 @@ def test_rank_zero_is_a_diagonal_covariance(rng, device):
 @pytest.mark.parametrize("make", [low_rank, low_rank_precision], ids=["covariance", "precision"])
 def test_marginals_of_many_features_are_those_of_dense_matrices(make, small_table, missing, rank, rng, monkeypatch):
     """Few missing values, few observed ones and many of both kinds; also nothing of one kind."""
-    monkeypatch.setattr("mixtura.covariances.marginals.SMALL_TABLE", small_table)
-    monkeypatch.setattr("mixtura.covariances.marginals.BLOCK_ROWS", 4)
+    monkeypatch.setattr("mixtura.numerics.low_rank_marginals.SMALL_TABLE", small_table)
+    monkeypatch.setattr("mixtura.numerics.low_rank_marginals.BLOCK_ROWS", 4)
     size, n_rows, class_of = 40, 9, np.array([0, 1])
     covariance, tensors = random_covariance(make(rank), rng, "cpu", class_of, size)
     rows, means = rng.normal(size=(n_rows, size)), rng.normal(size=(2, size))
@@ -513,7 +513,7 @@ def test_marginals_of_many_features_are_those_of_dense_matrices(make, small_tabl
 
 @pytest.mark.parametrize("missing", [0.02, 0.5, 0.98])
 def test_neighbours_with_few_values_of_a_kind_are_separated(missing, rng, monkeypatch):
-    monkeypatch.setattr("mixtura.covariances.marginals.SMALL_TABLE", 0)
+    monkeypatch.setattr("mixtura.numerics.low_rank_marginals.SMALL_TABLE", 0)
     mask = tensor((rng.random((600, 30)) > missing).astype(float))
     mask = mask[mask.sum(1).argsort(descending=True)]
     blocks = blocks_of(mask, 5)

@@ -233,8 +233,8 @@ def test_rows_too_wide_for_products_take_the_exact_path(case, rng, device, monke
 @pytest.mark.parametrize(("name", "small_table"), [("full", 0), ("low_rank_2", 2**16), ("low_rank_2", 0)])
 def test_many_features_with_missing_values_equal_the_twin(name, small_table, rng, device, monkeypatch):
     """More of them than the vectorised inverse takes; few missing and few observed values in one block or in two."""
-    monkeypatch.setattr("mixtura.covariances.marginals.SMALL_TABLE", small_table)
-    monkeypatch.setattr("mixtura.covariances.marginals.BLOCK_ROWS", 2)
+    monkeypatch.setattr("mixtura.numerics.low_rank_marginals.SMALL_TABLE", small_table)
+    monkeypatch.setattr("mixtura.numerics.low_rank_marginals.BLOCK_ROWS", 2)
     size = 60
     mixture = random_mixture(COVARIANCES[name], rng, device, class_of=np.array([0, 0]), n_features=size)
     shares = np.array([0.02, 0.45, 0.5, 0.55, 0.98, 0.5, 0.1, 0.15, 0.2, 0.9, 0.8])

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.covariances.full import Full
-from mixtura.covariances.marginals import LowRankMarginals
 from mixtura.files.registry import storable
 from mixtura.numerics import linalg
 from mixtura.numerics.cached_property import cached_property
+from mixtura.numerics.low_rank_marginals import LowRankMarginals
 from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
 from mixtura.values.features import SQUARES, Coefficients
 from mixtura.values.moments import Form, Moments, ProjectedForm, PseudoMoments, image

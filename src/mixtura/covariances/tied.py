@@ -12,7 +12,8 @@ from mixtura import checks
 from mixtura.files.registry import storable
 from mixtura.numerics import linalg
 from mixtura.numerics.cached_property import cached_property
-from mixtura.roles import Conditioned, Covariance, Marginals, Quadratic, Structure
+from mixtura.numerics.low_rank_marginals import LowRankMarginals
+from mixtura.roles import Conditioned, Covariance, Quadratic, Structure
 from mixtura.roles.covariance import DENSE
 from mixtura.values.features import Coefficients
 from mixtura.values.moments import DiagonalForm, Form, Moments, PseudoMoments
@@ -216,7 +217,7 @@ class TiedCovariance(Covariance):
     def has_marginals(self) -> bool:
         return self.inner.has_marginals
 
-    def marginals(self, rows: Tensor, observed: Tensor, means: Tensor) -> Marginals:
+    def marginals(self, rows: Tensor, observed: Tensor, means: Tensor) -> LowRankMarginals:
         return self._spread.marginals(rows, observed, means)
 
     def condition(self, deviations: Tensor, observed: Tensor) -> Conditioned:

@@ -27,7 +27,8 @@ from mixtura.engine.tuning import (
 )
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.gpu import kernels_for
-from mixtura.roles import Conditioned, Covariance, Marginals
+from mixtura.numerics.low_rank_marginals import LowRankMarginals
+from mixtura.roles import Conditioned, Covariance
 from mixtura.roles.covariance import VALUES_TOGETHER
 from mixtura.values.extents import Frame, framed
 from mixtura.values.features import QUADRATICS, SQUARES, Coefficients, triangle
@@ -342,7 +343,7 @@ class Evaluator:
 
     # ---- rows with missing values ----
 
-    def _marginals(self, chunk: LoadedChunk) -> tuple[Tensor, Covariance, Marginals]:
+    def _marginals(self, chunk: LoadedChunk) -> tuple[Tensor, Covariance, LowRankMarginals]:
         """Log joints (K', n) of rows with missing values, the components, and their marginals."""
         parts = chunk.components
         observed = ~chunk.rows.isnan()

@@ -11,7 +11,7 @@ Work inside a pass is component-major, (K, n), because reductions over component
 
 from __future__ import annotations
 
-from mixtura.roles.covariance import Conditioned, Covariance, Marginals, Quadratic, Structure
+from mixtura.roles.covariance import Conditioned, Covariance, Quadratic, Structure
 from mixtura.roles.objective import KinkedObjective, LogSumObjective, Objective, is_smooth
 from mixtura.roles.prior import ConjugatePrior, DataScales, MovablePrior, Parameters, Prior
 from mixtura.roles.solver import Info, MixtureSolver, Solver
@@ -24,7 +24,6 @@ __all__ = [
     "Info",
     "KinkedObjective",
     "LogSumObjective",
-    "Marginals",
     "MixtureSolver",
     "MovablePrior",
     "Objective",

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from mixtura.files.registry import Structured
 from mixtura.numerics import linalg
 from mixtura.numerics.cached_property import cached_property
 from mixtura.numerics.conditioning import DenseGaussians, PatternBlock
+from mixtura.numerics.low_rank_marginals import LowRankMarginals
 from mixtura.values.features import QUADRATICS, Coefficients
 from mixtura.values.moments import DenseForm, Form, Moments, PseudoMoments, image
 
@@ -48,26 +49,6 @@ class Quadratic:
     diagonals: Tensor | None  # (K, D); None: zero
     factors: Tensor | None  # (K, D, R); None: zero
     sign: float = 1.0
-
-
-class Marginals(Protocol):
-    """K components and n rows with missing values, all computed by matrix products (marginal-woodbury)."""
-
-    def solved(self) -> tuple[Tensor, Tensor]:
-        """Squared distances and log-determinants of the observed values, (K, n)."""
-        ...
-
-    def posterior(self, k: int) -> tuple[Tensor, Tensor]:
-        """Covariances (n, R, R) and means (n, R) of the factors of component k, given the observed values."""
-        ...
-
-    def filled(self, k: int, factors: Tensor) -> Tensor:
-        """Deviations from mean k, with missing values at their conditional expectation, (n, D)."""
-        ...
-
-    def conditional_moments(self, k: int, inverse: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-        """sum_n weights Cov[x | observed values] of component k, in the form of the structure."""
-        ...
 
 
 class Structure(ABC):
@@ -411,7 +392,7 @@ class Covariance(Structured):
         """Whether `marginals` computes rows with missing values by matrix products, faster than `condition`."""
         return False
 
-    def marginals(self, rows: Tensor, observed: Tensor, means: Tensor) -> Marginals:
+    def marginals(self, rows: Tensor, observed: Tensor, means: Tensor) -> LowRankMarginals:
         """The marginal densities of the observed values of rows (n, D), which are zero for missing values.
 
         Rows and means (K, D) have the same reference.

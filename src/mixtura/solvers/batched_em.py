@@ -258,8 +258,9 @@ def run_together(
     results: list[FitResult[Mixture] | None] = [None] * len(records)
     outcome, journal = Outcome.LIMIT, next_loop(em.name)
     for number, part in enumerate(journal.read(tuple) or ()):
-        records[number].resume(part.history, part.repairs)
-        mixture = on_device(part.model, device_of(tasks[number].start))
+        device = device_of(tasks[number].start)
+        records[number].resume(part, device)
+        mixture = on_device(part.model, device)
         starting[number] = replace(tasks[number], start=mixture)
         if part.outcome == Outcome.CONVERGED.name:
             results[number] = records[number].result(mixture, Outcome.CONVERGED)
@@ -294,8 +295,9 @@ def _progress(
 ) -> tuple[Progress, ...]:
     """The progress of all members, those in training and those that have converged."""
     in_training = {number: state.stack.member(position) for position, number in enumerate(members)}
-    parts = []
-    for number, (records, result) in enumerate(zip(all_records, results, strict=True)):
-        model, outcome = (in_training[number], Outcome.LIMIT) if result is None else (result.mixture, result.outcome)
-        parts.append(Progress(None, model, tuple(records.history), tuple(records.repairs), outcome=outcome.name))
-    return tuple(parts)
+    return tuple(
+        records.progress(None, in_training[number], Outcome.LIMIT)
+        if result is None
+        else records.progress(None, result.mixture, result.outcome)
+        for number, (records, result) in enumerate(zip(all_records, results, strict=True))
+    )

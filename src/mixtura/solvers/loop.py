@@ -10,6 +10,8 @@ from enum import Enum
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar, cast
 
+import torch
+
 from mixtura.checks import SourceError
 from mixtura.files.checkpoints import next_loop
 from mixtura.files.registry import device_of, on_device, storable
@@ -151,13 +153,16 @@ def best_score(scores: tuple[tuple[int, Score], ...]) -> tuple[int, Score]:
 
 @dataclass
 class RunRecords:
-    """The records of one model while it is trained."""
+    """The records of one model while it is trained; with held-out samples their scores, and the model with the best."""
 
     solver_name: str
     previous: float = -float("inf")
+    held_out: EarlyStopping | None = None
     start: float = field(default_factory=time.perf_counter)
     history: list[Record] = field(default_factory=list)
     repairs: dict[str, None] = field(default_factory=dict)
+    best: object = None
+    scores: tuple[tuple[int, Score], ...] = ()
 
     def add(self, value: float, repairs: tuple[str, ...], whom: str = "") -> Record:
         iteration = len(self.history) + 1
@@ -171,37 +176,33 @@ class RunRecords:
         self.repairs.update(dict.fromkeys(repairs))
         return self.history[-1]
 
-    def resume(self, history: tuple[Record, ...], repairs: tuple[str, ...]) -> None:
+    def see(self, mixture: object) -> bool:
+        """Score a model with the held-out samples, if there are any; return whether patience is over."""
+        if self.held_out is None:
+            return False
+        score = self.held_out.score(mixture)
+        if not self.scores or cast("float", score) > cast("float", best_score(self.scores)[1]):
+            self.best = mixture
+        self.scores = (*self.scores, (len(self.history), score))
+        best = [iteration for iteration, _ in self.scores].index(best_score(self.scores)[0])
+        return len(self.scores) - 1 - best >= self.held_out.patience
+
+    def progress(self, state: object, model: object, outcome: Outcome) -> Progress:
+        """Return the progress that a checkpoint holds."""
+        history, repairs = tuple(self.history), tuple(self.repairs)
+        return Progress(state, model, history, repairs, self.best, self.scores, outcome.name)
+
+    def resume(self, progress: Progress, device: torch.device) -> None:
         """Continue from a checkpoint."""
-        self.history, self.repairs = list(history), dict.fromkeys(repairs)
+        self.history, self.repairs = list(progress.history), dict.fromkeys(progress.repairs)
+        self.best, self.scores = on_device(progress.best, device), progress.scores
         if self.history:
             self.previous = self.history[-1].objective
             self.start -= self.history[-1].seconds
 
     def result(self, mixture: Model, outcome: Outcome) -> FitResult[Model]:
-        return FitResult(mixture, outcome, tuple(self.history), tuple(self.repairs))
-
-
-@dataclass
-class _Scores:
-    """The held-out scores, and the model with the best one."""
-
-    held_out: EarlyStopping
-    best: object = None
-    scores: tuple[tuple[int, Score], ...] = ()
-
-    def see(self, iteration: int, mixture: object) -> bool:
-        """Score a model; return whether to stop."""
-        score = self.held_out.score(mixture)
-        if not self.scores or cast("float", score) > cast("float", best_score(self.scores)[1]):
-            self.best = mixture
-        self.scores = (*self.scores, (iteration, score))
-        return self.patience_is_over
-
-    @property
-    def patience_is_over(self) -> bool:
-        best = [iteration for iteration, _ in self.scores].index(best_score(self.scores)[0])
-        return len(self.scores) - 1 - best >= self.held_out.patience
+        model = cast("Model", self.best) if self.scores else mixture
+        return FitResult(model, outcome, tuple(self.history), tuple(self.repairs), scores=self.scores)
 
 
 def run(
@@ -247,61 +248,52 @@ def run(
     NumericalError
         If the objective is not finite; the message names the iteration.
     """
-    records, judge = RunRecords(solver.name, previous), None if held_out is None else _Scores(held_out)
+    records = RunRecords(solver.name, previous, held_out)
     n_rows = problem.source.n_rows if isinstance(problem, Problem) else None
     outcome, state, model, cause, journal = Outcome.LIMIT, None, None, None, next_loop(solver.name, n_rows)
     try:
         progress = journal.read(Progress)
         if progress is None:
             state = solver.init(problem, start)
-            if judge is not None:
-                judge.see(0, start)
+            records.see(start)
         else:
             device, outcome = device_of(start), Outcome[progress.outcome]
             state, model = on_device(progress.state, device), on_device(progress.model, device)
-            records.resume(progress.history, progress.repairs)
-            if judge is not None:
-                judge.best, judge.scores = on_device(progress.best, device), progress.scores
+            records.resume(progress, device)
         while len(records.history) < max_iter and outcome is Outcome.LIMIT:
-            state, outcome = _iterate(solver, problem, state, records, judge, max_iter, tol, start)
+            state, outcome = _iterate(solver, problem, state, records, max_iter, tol, start)
             model = None
             record = records.history[-1]
             journal.show(record.objective, record.change)
             if watch is not None:
                 watch(record)
             ended = outcome is not Outcome.LIMIT or record.iteration == max_iter
-            journal.write(partial(_progress, solver, state, start, records, judge, outcome), ended)
+            journal.write(partial(_progress, solver, state, start, records, outcome), ended)
     except (KeyboardInterrupt, SourceError) as error:
         outcome, cause = Outcome.INTERRUPTED, error
     mixture = start if state is None else _result(solver, state, start) if model is None else model
-    if outcome is Outcome.INTERRUPTED and judge is not None and state is not None:
-        judge.see(len(records.history), mixture)
-    result = replace(records.result(mixture, outcome), state=state, cause=cause)
-    return result if judge is None or not judge.scores else replace(result, mixture=judge.best, scores=judge.scores)
+    if outcome is Outcome.INTERRUPTED and state is not None:
+        records.see(mixture)
+    return replace(records.result(mixture, outcome), state=state, cause=cause)
 
 
 def _iterate(
-    solver: Solver,
-    problem: object,
-    state: object,
-    records: RunRecords,
-    judge: _Scores | None,
-    max_iter: int,
-    tol: float,
-    start: object,
+    solver: Solver, problem: object, state: object, records: RunRecords, max_iter: int, tol: float, start: object
 ) -> tuple[object, Outcome]:
     """Take one step; return the new state, and LIMIT if the loop continues."""
     state, info = solver.step(problem, state)
     record, outcome = records.add(float(info.value), info.repairs), Outcome.LIMIT
     if info.converged or (info.converged is None and (abs(record.change) < tol or tol == math.inf)):
         outcome = Outcome.CONVERGED
-    due = judge is not None and (
-        record.iteration % judge.held_out.interval == 0 or outcome is Outcome.CONVERGED or record.iteration == max_iter
-    )
-    if due and judge is not None:
-        over = judge.see(record.iteration, _result(solver, state, start))
+    ended = outcome is Outcome.CONVERGED or record.iteration == max_iter
+    if records.held_out is not None and (ended or record.iteration % records.held_out.interval == 0):
+        over = records.see(_result(solver, state, start))
         outcome = Outcome.HELD_OUT if over and outcome is Outcome.LIMIT else outcome
     return state, outcome
+
+
+def _progress(solver: Solver, state: object, start: object, records: RunRecords, outcome: Outcome) -> Progress:
+    return records.progress(state, _result(solver, state, start), outcome)
 
 
 def _result(solver: Solver, state: object, start: Model) -> Model:
@@ -310,14 +302,6 @@ def _result(solver: Solver, state: object, start: Model) -> Model:
     if isinstance(model, Mixture) and isinstance(start, Mixture):
         return cast("Model", model.to(start.means.device))
     return model
-
-
-def _progress(
-    solver: Solver, state: object, start: object, records: RunRecords, judge: _Scores | None, outcome: Outcome
-) -> Progress:
-    best, scores = (None, ()) if judge is None else (judge.best, judge.scores)
-    model = _result(solver, state, start)
-    return Progress(state, model, tuple(records.history), tuple(records.repairs), best, scores, outcome.name)
 
 
 def best_of(n_starts: int, fit_once: Callable[[], FitResult[Model]]) -> FitResult[Model]:

@@ -12,6 +12,7 @@ Rows are columns here, x (D, n) and scores (K, n): reductions over components ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -156,24 +157,20 @@ class Coefficients:
 
     def select(self, components: slice | Tensor, dtype: torch.dtype | None = None) -> Coefficients:
         """Select components, converted to a precision."""
-        parts = (self.bias, self.weights, self.projections, self.offsets)
-        bias, *others = (None if part is None else part[components].to(dtype or part.dtype) for part in parts)
-        assert bias is not None
-        return Coefficients(self.shared, bias, *others, sign=self.sign)
+        return self._each(lambda part: part[components].to(dtype or part.dtype))
 
     def to(self, device: torch.device) -> Coefficients:
         """The same on another device."""
-        if self.bias.device == device:
-            return self
-        parts = (self.weights, self.projections, self.offsets)
-        others = (None if part is None else part.to(device) for part in parts)
-        return Coefficients(self.shared, self.bias.to(device), *others, sign=self.sign)
+        return self if self.bias.device == device else self._each(lambda part: part.to(device))
 
     def detached(self) -> Coefficients:
-        parts = (self.bias, self.weights, self.projections, self.offsets)
-        bias, *others = (None if part is None else part.detach() for part in parts)
-        assert bias is not None
-        return Coefficients(self.shared, bias, *others, sign=self.sign)
+        return self._each(Tensor.detach)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Coefficients:
+        """Change every tensor."""
+        parts = (self.weights, self.projections, self.offsets)
+        others = (None if part is None else change(part) for part in parts)
+        return Coefficients(self.shared, change(self.bias), *others, sign=self.sign)
 
     def phi(self, x: Tensor) -> Tensor:
         """The shared features: (D, n) -> (P, n)."""
