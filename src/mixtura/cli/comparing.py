@@ -53,6 +53,7 @@ def _impute(model: BaseEstimator) -> Pipeline:
 
 _categories = make_column_selector(dtype_include="category")
 
+Line = dict[str, str | float]  # the name of a method, and its scores or the reason why it failed
 Makers = dict[str, Callable[[int], BaseEstimator]]  # names of classifiers, and how they are made from a seed
 RIVALS: Makers = {
     "QDA": lambda seed: _impute(QuadraticDiscriminantAnalysis(reg_param=0.1)),
@@ -80,7 +81,7 @@ def rivals_for(budget: float, X: pd.DataFrame, n_classes: int) -> Makers:
     return {name: make for name, make in (mixtures | RIVALS).items() if name not in left_out}
 
 
-def scores_of(name: str, model: Any, parts: tuple[Any, Any, Any, Any]) -> dict[str, Any]:
+def scores_of(name: str, model: Any, parts: tuple[object, object, np.ndarray, np.ndarray]) -> Line:
     """Fit a classifier and score held-out samples; the fields are empty, with a reason, where it fails."""
     X_train, X_test, y_train, y_test = parts
     classes = np.unique(np.concatenate([y_train, y_test]))
@@ -106,13 +107,13 @@ def scores_of(name: str, model: Any, parts: tuple[Any, Any, Any, Any]) -> dict[s
     }
 
 
-def compare_rivals(X: pd.DataFrame, labels: np.ndarray, rivals: Makers, seed: int) -> dict[str, list[Any]]:
+def compare_rivals(X: pd.DataFrame, labels: np.ndarray, rivals: Makers, seed: int) -> dict[str, list[Line]]:
     """Scores on held-out rows, by whether values were removed."""
     _, counts = np.unique(labels, return_counts=True)
     stratify = labels if counts.min() >= 2 and HELD_OUT * len(labels) >= len(counts) else None
     rows = np.arange(len(labels))
     train, test = train_test_split(rows, test_size=HELD_OUT, stratify=stratify, random_state=seed)
-    results: dict[str, list[Any]] = {}
+    results: dict[str, list[Line]] = {}
     with progress(2 * len(rivals)) as say:
         for name, fraction in (("as it is", 0.0), (f"with {100 * REMOVED:.0f} % of the values removed", REMOVED)):
             values = X.mask(np.isnan(remove_values(np.zeros(X.shape), fraction, seed)))
@@ -151,17 +152,18 @@ def run_compare(
     return Answer([first, *tables, *notes, explained, *map(Text, facts["advice"])], facts)
 
 
-def advice(lines: list[dict[str, Any]], data: Path, target: str, drop: Sequence[str]) -> list[str]:
+def advice(lines: list[Line], data: Path, target: str, drop: Sequence[str]) -> list[str]:
     """The command that fits the best mixture, and whether another classifier is better."""
-    scored = sorted((line for line in lines if "failed" not in line), key=lambda line: line["log_loss"])
+    scored = sorted((line for line in lines if "failed" not in line), key=lambda line: float(line["log_loss"]))
     own = next(line for line in scored if line["method"] in METHODS)
-    method = "" if own["method"] == "MixtureClassifier" else f" --method {shlex.quote(own['method'])}"
+    method = "" if own["method"] == "MixtureClassifier" else f" --method {shlex.quote(str(own['method']))}"
     left_out = "".join(f" --drop {shlex.quote(name)}" for name in drop)
     command = f"mixtura fit {shlex.quote(str(data))} --target {shlex.quote(target)}{method}{left_out}"
     texts = [f"The mixture with the smallest log-loss on the table as it is, {own['method']}: {command}"]
     if scored[0] is not own:
         texts.append(
-            f"{scored[0]['method']} is better: log-loss {scored[0]['log_loss']:.3f}, ours {own['log_loss']:.3f}."
+            f"{scored[0]['method']} is better: log-loss {float(scored[0]['log_loss']):.3f}, ours "
+            f"{float(own['log_loss']):.3f}."
         )
     return texts
 
@@ -189,22 +191,22 @@ COLUMNS = {  # name in the results: heading, form, factor
 }
 
 
-def score_table(title: str, lines: list[dict[str, Any]]) -> Table:
+def score_table(title: str, lines: list[Line]) -> Table:
     """The scores of all classifiers as a table; a star marks the best of a column."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("method")
     for heading, _, _ in COLUMNS.values():
         table.add_column(heading, justify="right")
     scored = [line for line in lines if "failed" not in line]
-    best = {name: min((line[name] for line in scored), default=None) for name in COLUMNS}
+    best = {name: min((float(line[name]) for line in scored), default=None) for name in COLUMNS}
     for line in lines:
-        table.add_row(line["method"], *(_entry(line, name, best[name]) for name in COLUMNS))
+        table.add_row(str(line["method"]), *(_entry(line, name, best[name]) for name in COLUMNS))
     return table
 
 
-def _entry(line: dict[str, Any], name: str, best: Any) -> Text:
+def _entry(line: Line, name: str, best: float | None) -> Text:
     if name not in line:
         return Text("failed")
     _, form, factor = COLUMNS[name]
-    text, is_best = form.format(factor * line[name]), line[name] == best
+    text, is_best = form.format(factor * float(line[name])), line[name] == best
     return Text(f"{text}*" if is_best else f"{text} ", style="bold" if is_best else "")

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, NotRequired, TypedDict, cast
 
 import numpy as np
 import pandas as pd
 import torch
 
 from mixtura import __version__, load
-from mixtura.cli.held_out_rows import HeldOut, decision, predict_held_out, threshold_for
+from mixtura.cli.held_out_rows import HeldOut, Performance, decision, predict_held_out, threshold_for
 from mixtura.cli.output import STANDARD, Answer, decimals, pairs, percents, progress
 from mixtura.cli.tables import (
     MOST_VALUES,
@@ -57,6 +57,40 @@ METHODS: dict[
     "DiscriminativeMixture": lambda budget, seed: DiscriminativeMixtureClassifier(cv=2, tol=1e-3, random_state=seed),
     "SparseMixture": lambda budget, seed: SparseMixtureClassifier(n_init=1, random_state=seed),
 }
+
+
+class Choice(TypedDict):
+    """The settings of a fitted classifier, as text and numbers."""
+
+    covariance: str
+    components_per_class: int | list[int]
+    prior: str
+    transform: object
+    temperature: float
+
+
+class FitFacts(Performance):
+    """What `mixtura fit --json` prints; the scores at a threshold are there if a metric sets one."""
+
+    model: str
+    rows: int
+    numeric_columns: int
+    categorical_columns: int
+    missing_share: float
+    classes: dict[str, int]
+    method: str
+    choice: Choice
+    candidates: int
+    held_out_rows: int
+    cross_validation_log_loss: float
+    metric: str
+    threshold: NotRequired[float]
+    flagged: NotRequired[float]
+    precision: NotRequired[float]
+    recall: NotRequired[float]
+    f1: NotRequired[float]
+    notes: list[str]
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -108,7 +142,7 @@ def run_fit(data: Path, target: str, out: Path, options: FitOptions) -> Answer:
     model.about_ |= {"notes": notes, "seconds": seconds, "positive": positive, "group": options.group, **scores}
     model.save(out)
     facts = {"model": str(out), **_facts(model, problem), **scores, "notes": notes, "seconds": seconds}
-    return Answer([pairs(_lines(facts, out))], facts)
+    return Answer([pairs(_lines(cast("FitFacts", facts), out))], facts)
 
 
 def fit_table(problem: TableProblem, deadline: float, options: FitOptions) -> TableClassifier:
@@ -167,7 +201,7 @@ def train_on_file(model: TableClassifier, data: Path, target: str, sep: str | No
     return sum(lengths)
 
 
-def positive_class(labels: np.ndarray, name: str | None) -> Any:
+def positive_class(labels: np.ndarray, name: str | None) -> object:
     """The class that decisions are about: the one with this name, or the rarer of two."""
     classes, counts = np.unique(labels, return_counts=True)
     if name is None:
@@ -178,9 +212,9 @@ def positive_class(labels: np.ndarray, name: str | None) -> Any:
     return classes[places[0]].item()
 
 
-def _scores(evidence: HeldOut, positive: Any, metric: str) -> dict[str, Any]:
+def _scores(evidence: HeldOut, positive: object, metric: str) -> dict[str, object]:
     """Scores of held-out rows, and the threshold that is best for the metric."""
-    scores: dict[str, Any] = {
+    scores: dict[str, object] = {
         "held_out_rows": len(evidence.labels),
         **evidence.performance,
         "cross_validation_log_loss": evidence.log_loss,
@@ -196,7 +230,7 @@ def _scores(evidence: HeldOut, positive: Any, metric: str) -> dict[str, Any]:
     return scores | decision(truth, chances, evidence.weights, 0.5 if threshold is None else threshold)
 
 
-def _facts(model: TableClassifier, problem: TableProblem) -> dict[str, Any]:
+def _facts(model: TableClassifier, problem: TableProblem) -> dict[str, object]:
     fitted = model.estimator_
     numeric = [column.name for column in model.features if column.categories is None]
     return {
@@ -211,7 +245,7 @@ def _facts(model: TableClassifier, problem: TableProblem) -> dict[str, Any]:
     }
 
 
-def choice_of(fitted: Trained) -> dict[str, Any]:
+def choice_of(fitted: Trained) -> Choice:
     """The settings of a fitted classifier, as text and numbers."""
     counts = sorted(set(np.asarray(fitted.n_components_).ravel().tolist()))
     chosen = {} if fitted.search_ is None else fitted.search_.best.what
@@ -225,7 +259,7 @@ def choice_of(fitted: Trained) -> dict[str, Any]:
     }
 
 
-def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
+def _lines(facts: FitFacts, out: Path) -> list[tuple[str, str]]:
     """The text printed after a fit."""
     choice, classes = facts["choice"], facts["classes"]
     shown = ", ".join(f"{label} ({count})" for label, count in list(classes.items())[:8])
@@ -240,7 +274,7 @@ def _lines(facts: dict[str, Any], out: Path) -> list[tuple[str, str]]:
         held_out += f"log-loss {decimals(facts['held_out_log_loss'], facts['held_out_log_loss_interval'])} "
         held_out += f"({'corrected for the selection' if interval else 'cross-validation'})"
     threshold = []
-    if "threshold" in facts:
+    if "threshold" in facts and "precision" in facts and "recall" in facts:
         shares = f"precision {100 * facts['precision']:.0f} %, recall {100 * facts['recall']:.0f} %"
         threshold = [("Threshold", f"{facts['threshold']:.3g} for --metric {facts['metric']}: {shares}")]
     return [
@@ -264,7 +298,7 @@ def _n_candidates(model: TableClassifier) -> str:
     return "the simplest model" if search is None or len(search) == 1 else f"{len(search)} candidates"
 
 
-def components_text(counts: Any) -> str:
+def components_text(counts: object) -> str:
     return f"{text_of(counts)} {'component' if counts == 1 else 'components'}"
 
 
@@ -339,7 +373,7 @@ def predictions(model: TableClassifier, frame: pd.DataFrame, options: PredictOpt
     numbers = _decide(model, probabilities, options.threshold)
     highest = probabilities[np.arange(len(frame)), numbers]
     chosen = pd.Series(model.classes_[numbers]).astype(object)
-    columns: dict[str, Any] = {name: frame[name].to_numpy() for name in options.keep}
+    columns: dict[str, object] = {name: frame[name].to_numpy() for name in options.keep}
     columns |= {"class": chosen.where(pd.Series(highest >= options.confidence), None), "confidence": highest}
     if options.outliers and isinstance(model.estimator_, DensityClassifier):
         flags = model.is_outlier(frame, options.false_alarm) if options.false_alarm else np.zeros(len(frame))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,8 @@ from mixtura.inspection.outliers import SuspiciousLabels, find_suspicious, refer
 
 MOST_ROWS, FOLDS, FALSE_ALARM = 1500, 5, 0.01
 COSTS, PRECISIONS = (1, 2, 5, 10, 20, 50), (0.5, 0.8, 0.9, 0.95, 0.99)
+
+Decision = dict[str, float]  # names and values of the scores of a threshold
 
 
 class Performance(TypedDict):
@@ -130,20 +132,20 @@ class HeldOut:
         return find_suspicious(self.probabilities, self.numbers, np.array(self.names))
 
 
-def choose_rows(labels: Any, seed: int, most: int = MOST_ROWS) -> tuple[Any, dict[Any, int]]:
+def choose_rows(labels: pd.Series, seed: int, most: int = MOST_ROWS) -> tuple[pd.Series, dict[Hashable, int]]:
     """The labels of at most about `most` rows, all of rare classes, and how many of every class if not all rows.
 
     A class of a single row cannot be held out.
     """
     counts = Counter(labels.tolist())
-    labels = labels[labels.map(counts) > 1]
+    labels = labels.loc[labels.map(counts) > 1]
     if len(labels) <= most:
         return labels, {}
     n_classes = sum(count > 1 for count in counts.values())
     fair = most // (2 * n_classes)
     sizes = {c: max(min(n, fair), n * most // len(labels)) for c, n in sorted(counts.items()) if n > 1}
-    chosen = [labels[labels == label].sample(size, random_state=seed) for label, size in sizes.items()]
-    return pd.concat(chosen).sort_index(), sizes
+    chosen = [labels.loc[labels == label].sample(size, random_state=seed) for label, size in sizes.items()]
+    return cast("pd.Series", pd.concat(chosen).sort_index()), sizes
 
 
 def predict_held_out(
@@ -211,7 +213,7 @@ def calibration_error(
     return sum(gaps) / float(shares.sum())
 
 
-def decision(positive: np.ndarray, scores: np.ndarray, weights: np.ndarray, threshold: float) -> dict[str, float]:
+def decision(positive: np.ndarray, scores: np.ndarray, weights: np.ndarray, threshold: float) -> Decision:
     """Share of flagged rows, precision, recall and F1 of a class at a threshold of its probability."""
     flagged = scores >= threshold
     hits = float(weights[flagged & positive].sum())
@@ -247,7 +249,7 @@ def threshold_for(metric: str, positive: np.ndarray, scores: np.ndarray, weights
     return max(tried, key=lambda line: line["f1"] if name == "f1" else -line["balanced-error"])["threshold"]
 
 
-def threshold_table(positive: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> list[list[Any]]:
+def threshold_table(positive: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> list[tuple[str, Decision]]:
     """For stated costs and precisions: their names, thresholds and what they give on held-out rows."""
     lines = []
     for metric in (*(f"cost:{cost}" for cost in COSTS), *(f"precision:{share}" for share in PRECISIONS)):
@@ -256,5 +258,5 @@ def threshold_table(positive: np.ndarray, scores: np.ndarray, weights: np.ndarra
         except ValueError:
             continue
         assert threshold is not None
-        lines.append([metric, decision(positive, scores, weights, threshold)])
+        lines.append((metric, decision(positive, scores, weights, threshold)))
     return lines

@@ -7,11 +7,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -38,7 +37,7 @@ class Answer:
     """
 
     parts: list[RenderableType]
-    facts: dict[str, Any]
+    facts: Mapping[str, object]
 
 
 def pairs(rows: list[tuple[str, str]]) -> Table:
@@ -51,12 +50,12 @@ def pairs(rows: list[tuple[str, str]]) -> Table:
     return grid
 
 
-def percents(value: float, ends: Any) -> str:
+def percents(value: float, ends: Sequence[float] | None) -> str:
     """A share in per cent, with its interval if there is one."""
     return f"{100 * value:.1f} %" + (f" ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})" if ends else "")
 
 
-def decimals(value: float, ends: Any) -> str:
+def decimals(value: float, ends: Sequence[float] | None) -> str:
     """A number with its interval, if there is one."""
     return f"{value:.3f}" + (f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else "")
 
@@ -142,16 +141,16 @@ def part_of_page(name: str) -> str:
     return Path(__file__).with_name(name).read_text("utf-8")
 
 
-def escaped(value: Any) -> str:
+def escaped(value: object) -> str:
     """Text that a browser shows as it is."""
     return html.escape(str(value), quote=True)
 
 
-def percent(share: Any, digits: int = 1) -> str:
+def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f}\u00a0%"
 
 
-def short(name: Any, longest: int = LONGEST_NAME) -> str:
+def short(name: object, longest: int = LONGEST_NAME) -> str:
     """A name for tables and legends."""
     text = str(name)
     return text if len(text) <= longest else text[: longest - 1] + "\u2026"
@@ -236,7 +235,7 @@ def _cell(value: object) -> str:
     return value if isinstance(value, Cell) else f"<td>{escaped(short(value))}</td>"
 
 
-def shaded(text: Any, share: float) -> Cell:
+def shaded(text: object, share: float) -> Cell:
     """A cell with a background between none and the accent colour."""
     opacity = f"opacity:calc({share:.2f}*var(--shade))"
     return Cell(f"<td class=cell><i class=fill style='{opacity}'></i><b>{escaped(text)}</b></td>")

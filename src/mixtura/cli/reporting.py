@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from mixtura.cli.held_out_rows import (
 from mixtura.cli.output import Answer, check_place, decimals, percents, progress
 from mixtura.cli.tables import missing_values, names_of, read_problem, read_table
 from mixtura.estimators.density_classifier import DensityClassifier
+from mixtura.estimators.table_classifier import TableClassifier
 from mixtura.estimators.table_columns import category_of, entries_of
 from mixtura.files.models import write_atomically
 from mixtura.inspection.outliers import threshold_of
@@ -28,7 +28,7 @@ from mixtura.inspection.summaries import text_of
 from mixtura.plotting import ConfusionDisplay, MixtureDisplay, ReliabilityDisplay
 from mixtura.plotting.curves import draw_decisions
 from mixtura.plotting.mixtures import draw_classes
-from mixtura.plotting.style import svg_of
+from mixtura.plotting.style import Figure, svg_of
 from mixtura.selection.search import SearchTable
 
 MOST_FEATURES, MOST_CLASSES, MOST_CONFUSED = 15, 12, 10
@@ -53,7 +53,7 @@ def run_report(path: Path, data: Path, out: Path | None, with_data: bool, seed: 
     return Answer([f"Report on {len(evidence.labels)} rows: {out} ({len(text.encode()) // 1024} kB)"], facts)
 
 
-def evidence_of(model: Any, data: Path, seed: int, sep: str | None = None) -> tuple[HeldOut, str]:
+def evidence_of(model: TableClassifier, data: Path, seed: int, sep: str | None = None) -> tuple[HeldOut, str]:
     """Held-out predictions for a table, and the line of Python that reads it."""
     target = model.about_.get("target")
     if target is None:
@@ -214,7 +214,7 @@ def _picture(evidence: HeldOut, drawn: np.ndarray, with_data: bool) -> tuple[str
         return f"The {len(chosen)} classes that are confused most, each among all rows.", picture
     rows, labels = (complete.iloc[drawn], evidence.labels[drawn]) if with_data else (complete, None)
 
-    def draw(figure: Any) -> None:
+    def draw(figure: Figure) -> None:
         display = MixtureDisplay.from_estimator(fitted, rows, labels, ax=figure.subplots())
         if with_data:
             wrong = display.view.points[evidence.wrong[drawn]]
@@ -413,7 +413,7 @@ def _details(evidence: HeldOut, drawn: np.ndarray) -> list[dict[str, object]]:
     return texts
 
 
-def shown_value(value: Any) -> str:
+def shown_value(value: object) -> str:
     """A value of a table as text."""
     (entry,) = entries_of(np.array([value], dtype=object))
     if entry is None:

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 import pandas as pd
@@ -68,14 +68,14 @@ def read_table(path: Path, sep: str | None = None, most_values: int | None = Non
         The file cannot be read as a table; the message says why.
     """
     limit, random = most_values or sys.maxsize, np.random.default_rng(0)
-    parts: list[Any] = []
+    parts: list[pd.DataFrame] = []
     share, n_rows = 1.0, 0  # of the rows that are kept; all rows
     for part in read_parts(path, sep):
         n_rows += len(part)
-        parts.append(part if share == 1.0 else part[random.random(len(part)) < share])
+        parts.append(part if share == 1.0 else part.loc[random.random(len(part)) < share])
         while sum(part.size for part in parts) > limit:
             share /= 2
-            parts = [part[random.random(len(part)) < 0.5] for part in parts]
+            parts = [part.loc[random.random(len(part)) < 0.5] for part in parts]
     table = pd.concat(parts)
     table.attrs |= {"read": parts[0].attrs["read"], "n_rows": n_rows}  # the line of Python that reads it
     for place in range(table.shape[1]):
@@ -165,22 +165,23 @@ def _csv_parts(file: BinaryIO, name: str, sep: str | None) -> Iterator[pd.DataFr
         given |= {} if encoding == "utf-8-sig" else {"encoding": encoding}
         options = "".join(f", {key}={value!r}" for key, value in given.items())
         reader = f"pd.read_csv(FILE{options}, dtype=str, skipinitialspace=True)"
-        settings: dict[str, Any] = {
-            "sep": delimiter,
-            "header": None,  # pandas renames columns of the same name
-            "skiprows": 1,
-            "names": range(len(names)),
-            "index_col": False,
-            "skipinitialspace": True,
-            "dtype": str,
-            "keep_default_na": False,
-            "na_values": [""],
-            "chunksize": max(1, PART_VALUES // len(names)),
-        }
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # more values than names
-                for part in pd.read_csv(text, **settings):
+                parts = pd.read_csv(
+                    text,
+                    sep=delimiter,
+                    header=None,  # pandas renames columns of the same name
+                    skiprows=1,
+                    names=range(len(names)),
+                    index_col=False,
+                    skipinitialspace=True,
+                    dtype=str,
+                    keep_default_na=False,
+                    na_values=[""],
+                    chunksize=max(1, PART_VALUES // len(names)),
+                )
+                for part in parts:
                     named = part.set_axis(names, axis=1)
                     named.attrs["read"] = reader
                     yield named
@@ -264,7 +265,7 @@ class TableProblem:
     groups: np.ndarray | None = None
 
 
-def read_problem(frame: Any, target: str, drop: Sequence[str] = (), group: str | None = None) -> TableProblem:
+def read_problem(frame: pd.DataFrame, target: str, drop: Sequence[str] = (), group: str | None = None) -> TableProblem:
     """Find the classes and the kinds of all columns of a table.
 
     Parameters
@@ -294,17 +295,17 @@ def read_problem(frame: Any, target: str, drop: Sequence[str] = (), group: str |
     if target in drop:
         raise ValueError(f"The target {target!r} cannot be left out; name another column with --drop.")
     labels, known, notes = read_classes(frame[target], target)
-    kept: Any = frame[known].drop(columns=[target, *drop])
+    kept = frame.loc[known].drop(columns=[target, *drop])
     columns, more = find_columns(kept, labels)
     if not columns:
         raise ValueError(f"No column besides the target {target!r} can be used. {' '.join([*notes, *more])}".strip())
-    absent = tuple(frame[target][~known].drop_duplicates().astype(object).tolist())
+    absent = tuple(frame.loc[~known, target].drop_duplicates().astype(object).tolist())
     no_classes = tuple(None if value != value else value for value in absent)
     groups = None if group is None else np.asarray(frame[group])[known]
     return TableProblem(kept, labels, columns, [*notes, *more], no_classes, groups)
 
 
-def read_classes(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def read_classes(column: object, name: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """The classes of the rows that have one, a mask of these rows, and notes."""
     entries = entries_of(column)
     known = np.array([entry is not None for entry in entries])
@@ -327,7 +328,7 @@ def read_classes(column: Any, name: str) -> tuple[np.ndarray, np.ndarray, list[s
     return labels, known, notes
 
 
-def number_classes(column: Any, classes: np.ndarray) -> np.ndarray:
+def number_classes(column: object, classes: np.ndarray) -> np.ndarray:
     """Numbers of the classes of rows, as `read_classes` reads them; -1 for a missing or unknown one."""
     places = {float(name) if classes.dtype.kind == "i" else name: place for place, name in enumerate(classes.tolist())}
 
