@@ -70,7 +70,7 @@ class Choice(TypedDict):
 
 
 class FitFacts(Performance):
-    """What `mixtura fit --json` prints; the scores at a threshold are there if a metric sets one."""
+    """The facts that `mixtura fit --json` prints; the scores at a threshold are there if a metric sets one."""
 
     model: str
     rows: int

@@ -413,7 +413,7 @@ def accuracy_of_batches(model: Classifier, batches: Iterable[object]) -> float:
     """The accuracy on the labeled samples of batches of (X, y) or (X, y, sample_weight)."""
     counts = np.zeros(2)
     for batch in named_batches(batches):
-        if len(batch.X):
+        if batch.n_rows:
             checks.given_labels(batch.y, f"{batch.origin}: {type(model).__name__}")
             counts += _counts(model.predict(batch.X), batch.y, batch.sample_weight, model.unlabeled)
     return _accuracy(counts)

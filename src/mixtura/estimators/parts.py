@@ -95,7 +95,7 @@ class Reader:
 
     def _check_part(self, batch: Batch) -> tuple[Rows, Tensor | None, np.ndarray | None, np.ndarray]:
         """The rows, their weights, the labels of the labeled rows, and the mask of these."""
-        if not len(batch.X):
+        if not batch.n_rows:
             return self._empty_rows(batch)
         rows = read_samples(self.estimator, batch.X, reset=False)
         weights = checks.sample_weight(batch.sample_weight, len(rows), all_rows=False)
@@ -192,7 +192,7 @@ def first_batch(batches: Iterable[object]) -> Batch:
     if isinstance(batches, Iterator):
         raise checks.read_once(type(batches).__name__)
     for batch in named_batches(batches):
-        if len(batch.X):
+        if batch.n_rows:
             return batch
     raise checks.no_rows()
 
@@ -218,7 +218,7 @@ def _find_categories(wanted: object, batches: Iterable[object]) -> tuple[FoundCa
     parts: list[FoundCategories] = []
     for batch in named_batches(batches):
         try:
-            part = find_categories(batch.X, wanted, is_part=True) if len(batch.X) else None
+            part = find_categories(batch.X, wanted, is_part=True) if batch.n_rows else None
             parts = parts if part is None else [reduce(operator.add, [*parts, part])]
         except ValueError as error:
             raise checks.unread(batch.origin, error) from error
@@ -247,11 +247,11 @@ def _with_classes(reader: Reader, first_pass: FirstPass | None) -> tuple[Reader,
 def _read_sharded(estimator: Estimator, shard: Sharded, labeled: bool, unlabeled: object) -> Data:
     if not isinstance(estimator.random_state, int | np.integer):
         raise checks.common_seed(estimator.random_state)
-    in_batches = is_batches(shard.X)
-    if in_batches:
+    whole = Batch(shard.X, shard.y, shard.sample_weight, "The part of this process")
+    given: Iterable[object] = [whole]
+    if is_batches(shard.X):
         checks.alone_with_batches(y=shard.y, sample_weight=shard.sample_weight)
-    whole = [Batch(shard.X, shard.y, shard.sample_weight, "The part of this process")]
-    given = shard.X if in_batches else whole
+        given = shard.X
     processes, readers = Processes(shard.group), []
 
     def find_here() -> tuple[FoundCategories, ...]:
@@ -268,10 +268,10 @@ def _read_sharded(estimator: Estimator, shard: Sharded, labeled: bool, unlabeled
     reader, classes = _with_classes(readers[0], first_pass)
     start = sum(first_pass.lengths[: processes.rank])
     n_features = n_columns(estimator)
-    if in_batches:
+    if is_batches(shard.X):
         local: Source = BatchSource(_named_again(given), reader, n_features, reader.device, reader.dtype, start=start)
     else:
-        block = moved(reader(whole[0]), reader.device)
+        block = moved(reader(whole), reader.device)
         block.start = start
         local = BlockSource(block)
     return Data(ProcessSource(local, processes, first_pass.n_rows), classes, first_pass.n_unlabeled)

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from mixtura import checks
 from mixtura.files.models import write_atomically
 
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
 
 class Batch(NamedTuple):
     """A part of the rows."""
 
-    X: Any
-    y: Any = None
-    sample_weight: Any = None
+    X: object
+    y: object = None
+    sample_weight: object = None
     origin: str = ""  # description of its origin
 
+    @property
+    def n_rows(self) -> int:
+        """Number of rows; sparse matrices have a shape, but no length."""
+        return len(self.X) if isinstance(self.X, list | tuple) else checks.shape_of(self.X)[0]
 
-def named_batches(batches: Iterable[Any]) -> Iterator[Batch]:
+
+def named_batches(batches: Iterable[object]) -> Iterator[Batch]:
     """Batches in any form (X, (X, y) or (X, y, sample_weight)), with names; failures of the iterable are named too."""
     iterator = iter(batches)
     for number in itertools.count():
@@ -85,10 +94,10 @@ class Sharded:
     >>> model = GaussianMixture(8, random_state=0).fit(Sharded(own_rows))  # doctest: +SKIP
     """
 
-    X: Any
-    y: Any = None
-    sample_weight: Any = None
-    group: Any = None
+    X: object
+    y: object = None
+    sample_weight: object = None
+    group: dist.ProcessGroup | None = None
 
 
 class BatchedPredictions:
@@ -107,14 +116,15 @@ class BatchedPredictions:
         Suffixes of the names of several columns.
     """
 
-    def __init__(self, predict: Callable[[Any], Any], batches: Iterable[Any], name: str, labels: Sequence[Any]):
+    def __init__(
+        self, predict: Callable[[object], object], batches: Iterable[object], name: str, labels: Sequence[object]
+    ):
         self._predict, self._batches = predict, batches
         self.name, self.labels = name, list(labels)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         for batch in named_batches(self._batches):
-            # Sparse matrices have a shape, but no length.
-            if not (len(batch.X) if isinstance(batch.X, list | tuple) else batch.X.shape[0]):
+            if not batch.n_rows:
                 continue
             try:
                 yield self._predict(batch.X)
@@ -138,7 +148,7 @@ class BatchedPredictions:
         if empty:
             raise checks.no_rows()
 
-    def write(self, path: Any) -> None:
+    def write(self, path: str | os.PathLike[str]) -> None:
         """Write all predictions to a file, batch by batch.
 
         Parameters
