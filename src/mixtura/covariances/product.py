@@ -271,15 +271,6 @@ class ProductCovariance(Covariance):
             targets=self.targets[components],
         )
 
-    def to(self, device: torch.device | str) -> ProductCovariance:
-        return replace(
-            self,
-            inner=self.inner.to(device),
-            log_frequencies=self.log_frequencies.to(device),
-            centres=self.centres.to(device),
-            targets=self.targets.to(device),
-        )
-
     def at(self, means: Tensor) -> ProductCovariance:
         """Take the frequencies from the means of the indicators, unless these have not changed."""
         centres = means[:, self.n_numeric :]

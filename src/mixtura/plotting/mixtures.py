@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 
+from mixtura.covariances import FullCovariance
+from mixtura.objectives import class_log_joint
 from mixtura.plotting.curves import last_step
 from mixtura.plotting.style import GREY, axes_or_new, colour, line, marker, names_of, outside_legend
 
@@ -112,24 +115,16 @@ class View:
     def posteriors(self, grid: np.ndarray) -> np.ndarray:
         """Class probabilities of points of the grid (m, 2), everything else integrated out."""
         if self.features is None:
-            return self._plane_posteriors(grid)
+            means, matrices, _ = self.components()
+            covariance = FullCovariance(torch.from_numpy(matrices))
+            plane = replace(self.mixture.to("cpu"), means=torch.from_numpy(means), covariance=covariance)
+            scores = class_log_joint(plane.log_joint(torch.from_numpy(grid)).T, plane.class_sizes)
+            return scores.softmax(0).T.numpy()
         rows = np.full((len(grid), self.rows.shape[1]), np.nan)
         if not self.has_components:  # without a density no feature can be integrated out
             rows[:] = np.nanmedian(self.rows, 0)
         rows[:, list(self.features)] = grid
         return np.asarray(self.model.predict_proba(torch.from_numpy(rows)))
-
-    def _plane_posteriors(self, grid: np.ndarray) -> np.ndarray:
-        means, matrices, class_of = self.components()
-        scores = np.empty((len(grid), len(means)))
-        for k, (mean, matrix) in enumerate(zip(means, matrices, strict=True)):
-            off = grid - mean
-            scores[:, k] = np.log(self.mixture.weights[k].item()) - 0.5 * (
-                np.linalg.slogdet(matrix)[1] + (off * np.linalg.solve(matrix, off.T).T).sum(1)
-            )
-        powers = np.exp(scores - scores.max(1, keepdims=True))
-        totals = np.stack([powers[:, class_of == c].sum(1) for c in range(class_of.max() + 1)], 1)
-        return totals / totals.sum(1, keepdims=True)
 
     def outline(self, points: np.ndarray) -> np.ndarray:
         """Points of an ellipse of the mixture in the units of the axes."""

@@ -65,9 +65,13 @@ class AcceleratedEM:
     def step(self, problem: Problem, state: AcceleratedState) -> tuple[AcceleratedState, Info]:
         """Evaluate the extrapolation, or take an EM step where there is none or it lowers the objective."""
         if state.candidate is not None:
-            after = self._from_candidate(problem, state, state.candidate)
-            if after is not None:
-                return after
+            try:
+                updated, info = PLAIN.step(problem, state.candidate)
+            except (ValueError, RuntimeError):  # overflow; any other cause shows again at the mixture before
+                pass
+            else:
+                if info.value >= state.value and not info.repairs:
+                    return AcceleratedState(updated, state.candidate, None, info.value, GROWTH * state.longest), info
         updated, info = PLAIN.step(problem, state.mixture)
         longest = state.longest if state.candidate is None else max(GROWTH, state.longest / GROWTH)  # rejected
         after = AcceleratedState(updated, state.mixture, None, info.value, longest)
@@ -77,18 +81,6 @@ class AcceleratedEM:
         if candidate is not None and problem.class_prior is not None:
             candidate = candidate.with_class_prior(problem.class_prior)
         return after if candidate is None else replace(after, previous=None, candidate=candidate), info
-
-    def _from_candidate(
-        self, problem: Problem, state: AcceleratedState, candidate: Mixture
-    ) -> tuple[AcceleratedState, Info] | None:
-        """The EM step from an extrapolation; None if the extrapolation lowers the objective."""
-        try:
-            updated, info = PLAIN.step(problem, candidate)
-        except (ValueError, RuntimeError):  # numbers that overflow; any other cause shows again at the mixture before
-            return None
-        if not info.value >= state.value or info.repairs:  # not finite either
-            return None
-        return AcceleratedState(updated, candidate, None, info.value, GROWTH * state.longest), info
 
     def result(self, state: AcceleratedState) -> Mixture:
         return state.mixture
