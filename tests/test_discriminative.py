@@ -1,6 +1,5 @@
 """DiscriminativeMixtureClassifier and MixtureClassifier(1, objective="conditional")."""
 
-from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,11 +13,12 @@ from cases import assert_close
 from mixtura import DiscriminativeMixtureClassifier, MixtureClassifier
 from mixtura.checks import RepairWarning
 from mixtura.datasets import make_ripley, make_waveform, remove_values
+from mixtura.engine.sources import TensorSource
 from mixtura.estimators.mixture_classifier import make_classifier_settings
 from mixtura.estimators.training import make_task, read_training
 from mixtura.init.starts import split, unexplained
 from mixtura.priors import Shrinkage
-from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, Grid, HillClimb, Optimum, uphill
+from mixtura.selection.penalties import PULLS, SCALES, TRADEOFFS, HillClimb, make_grid, uphill
 from mixtura.solvers import BaumWelch
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -164,52 +164,49 @@ def test_a_cut_that_loses_stays_where_the_next_one_gains(gains, kept):
     """Gains of the log posterior of all labels kept out: two more than the best before are needed."""
 
     class Scripted(HillClimb):
-        @property
-        def weight(self):
-            return 100.0
+        weights = (100.0,)
 
-        def _able(self, mixtures, every, left_out):
-            return [0, 1] if every and len(mixtures) < len(gains) else []
+        def _able(self, fits, every, left_out):
+            return [0, 1] if every and len(fits) < len(gains) else []
 
-        def _try_step(self, step, starts, actual):
-            more = [*starts, step]
-            return more, Optimum(actual.place, actual.score + gains[len(starts)] / self.weight, more)
+        def _try_step(self, step, starts, place, fits):
+            return [*starts, step], place, [*fits, (None, gains[len(fits)], 0.0)]
 
-    search = Scripted([], Grid(FIXED, (0.0,)), (1, 0.0))
-    actual, steps = search.growth([], Optimum((0, 0, 0), 0.0, []))
-    assert len(steps) == len(actual.mixtures) == kept
+    samples = TensorSource(torch.zeros(100, 1))
+    search = Scripted([SimpleNamespace(task=SimpleNamespace(source=samples))], make_grid(FIXED, (0.0,)))
+    actual, steps = search.growth([], (0, 0, 0), [])
+    assert len(steps) == len(actual) == kept
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_places_that_cannot_win_are_given_up_without_changing_the_choice(seed):
     """Log posteriors of 5 folds at every place, drawn at random; the plain search looks at all folds of a place."""
-    rng, grid = np.random.default_rng(seed), Grid("auto", (0.0, 0.5))
-    places = list(product(*(range(size) for size in grid.sizes)))
-    values = {place: -rng.gamma(0.5, size=5) - abs(place[0] - 4) - 0.3 * abs(place[1] - 2) for place in places}
+    rng, grid = np.random.default_rng(seed), make_grid("auto", (0.0, 0.5))
+    values = {place: -rng.gamma(0.5, size=5) - abs(place[0] - 4) - 0.3 * abs(place[1] - 2) for place in grid}
     n_fits = []
 
     class Tabled(HillClimb):
-        def _with_next_fold(self, optimum, starts):
-            n_fits.append(optimum.place)
-            value = values[optimum.place][len(optimum.mixtures)]
-            values_now = (*optimum.values, (value, 1.0))
-            mixtures = [*optimum.mixtures, SimpleNamespace(class_sizes=[1, 1])]
-            return Optimum(optimum.place, sum(v for v, _ in values_now) / 5, mixtures, values_now)
+        weights = (1.0,) * 5
 
-    search = Tabled([None] * 5, grid, (1, 0.0))
-    chosen = search.best_setting([], [grid.middle], grid.corners)
+        def _fit_next(self, place, fits, starts):
+            n_fits.append(place)
+            return SimpleNamespace(class_sizes=[1, 1]), values[place][len(fits)], 1.0
+
+    search = Tabled([None] * 5, grid)
+    assert search.middle == (3, 4, 1)
+    best, fits = search.best_setting([], [search.middle], search.corners)
     looked = set()
 
     def mean(place):
         looked.add(place)
         return np.mean(values[place]) if place in values else -np.inf
 
-    tops = [uphill(lambda a, b: mean(a) > mean(b), max(g, key=mean)) for g in ([grid.middle], grid.corners)]
-    assert chosen.place == max(tops, key=mean)
-    assert_close(chosen.score, mean(chosen.place))
-    assert len(chosen.mixtures) == 5
-    assert len(n_fits) < 5 * len(looked & set(places))
-    assert len(set(n_fits)) == len(looked & set(places))
+    tops = [uphill(lambda a, b: mean(a) > mean(b), max(g, key=mean)) for g in ([search.middle], search.corners)]
+    assert best == max(tops, key=mean)
+    assert_close(search.bound(fits), mean(best))
+    assert len(fits) == 5
+    assert len(n_fits) < 5 * len(looked & set(grid))
+    assert len(set(n_fits)) == len(looked & set(grid))
 
 
 def test_classes_that_need_no_more_do_not_grow():

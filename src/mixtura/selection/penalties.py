@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import product
 from numbers import Real
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -25,9 +26,6 @@ from mixtura.selection.search import Search, SearchTable, Trial
 from mixtura.selection.splits import hold_outs, regroup
 from mixtura.selection.task import PriorChoice, Selected, Task, is_auto, make_prior, start
 from mixtura.solvers import EM, BaumWelch, EarlyStopping, FitResult, Outcome, run
-
-# max_iter and tol, the same in the comparison and in the last fit: stopping early is a penalty too.
-Limits = tuple[int, float]
 
 
 @storable("setting")
@@ -66,21 +64,24 @@ class Growth:
 
 @dataclass(frozen=True)
 class Fold:
-    """A task without the held-out samples, those samples, and a generative start."""
+    """A task without the held-out samples, those samples, and a generative start.
+
+    Its limits are those of the last fit: stopping early is a penalty too.
+    """
 
     task: Task
     held_out: TensorSource
     start: Mixture
 
-    @property
-    def n_held_out(self) -> int:
-        """Number of held-out samples."""
-        return sum(len(block.rows) for block in self.held_out.blocks())
-
     def score(self, mixture: Mixture) -> tuple[float, float]:
         """Sum of the log posteriors of the held-out labels, and the weight of the samples."""
         summary = summarise(mixture, self.held_out, Conditional(), locate(self.held_out), self.task.memory_limit)
         return summary.value, summary.weight
+
+    def fit(self, setting: Setting, start: Mixture, early_stopping: bool) -> FitResult:
+        """A fit by Baum-Welch, with early stopping up to the step that predicts the held-out samples best."""
+        judge = EarlyStopping(lambda mixture: self.score(mixture)[0]) if early_stopping else None
+        return fit_discriminative(self.task, setting, start, judge)
 
 
 def with_prior(task: Task, prior: PriorChoice, n_components: list[int]) -> Task:
@@ -94,9 +95,10 @@ def make_objective(tradeoff: float) -> Objective:
     return Hybrid(tradeoff, Conditional()) if tradeoff > 0 else Conditional()
 
 
-def fit_generative(task: Task, start: Mixture, limits: Limits) -> Mixture:
+def fit_generative(task: Task, start: Mixture) -> Mixture:
     """EM with the default prior. Under strong penalties all components of a class would coincide."""
-    return check_complete(run(EM(), with_prior(task, "default", start.class_sizes).generative, start, *limits)).mixture
+    problem = with_prior(task, "default", start.class_sizes).generative
+    return check_complete(run(EM(), problem, start, *task.limits)).mixture
 
 
 def adapt_to_prior(task: Task, setting: Setting, start: Mixture) -> Mixture:
@@ -107,17 +109,12 @@ def adapt_to_prior(task: Task, setting: Setting, start: Mixture) -> Mixture:
     return EM().step(setting.of(task, start.class_sizes).generative, start)[0]
 
 
-def fit_discriminative(task: Task, setting: Setting, start: Mixture, limits: Limits) -> Mixture:
+def fit_discriminative(
+    task: Task, setting: Setting, start: Mixture, held_out: EarlyStopping | None = None
+) -> FitResult:
     """A fit by Baum-Welch from a start."""
-    return check_complete(run(BaumWelch(), setting.of(task, start.class_sizes).problem, start, *limits)).mixture
-
-
-def fit_until_best(fold: Fold, setting: Setting, start: Mixture, limits: Limits) -> FitResult:
-    """A fit by Baum-Welch, stopped at the step that predicts the held-out samples best."""
-    problem = setting.of(fold.task, start.class_sizes).problem
-    return check_complete(
-        run(BaumWelch(), problem, start, *limits, held_out=EarlyStopping(lambda mixture: fold.score(mixture)[0]))
-    )
+    problem = setting.of(task, start.class_sizes).problem
+    return check_complete(run(BaumWelch(), problem, start, *task.limits, held_out=held_out))
 
 
 def check_complete(result: FitResult) -> FitResult:
@@ -127,7 +124,7 @@ def check_complete(result: FitResult) -> FitResult:
     return result
 
 
-def add_components(task: Task, start: Mixture, fit: Mixture, step: Growth, limits: Limits) -> Mixture:
+def add_components(task: Task, start: Mixture, fit: Mixture, step: Growth) -> Mixture:
     """A generative start with more components: those that a fit explains worst are split (growing)."""
     about = task.description
     for own_class in step.classes:
@@ -135,14 +132,14 @@ def add_components(task: Task, start: Mixture, fit: Mixture, step: Growth, limit
         numbers = range(len(counts) - 1, -1, -1) if step.every else [int(counts.argmax())]
         for number in numbers:  # from the last one, so that the others keep their numbers
             start = split(start, about, own_class, number)
-    return fit_generative(task, start, limits)
+    return fit_generative(task, start)
 
 
-def repeat_growth(task: Task, start: Mixture, steps: Sequence[Growth], limits: Limits) -> Mixture:
+def repeat_growth(task: Task, start: Mixture, steps: Sequence[Growth]) -> Mixture:
     """A generative start with the components that a search added."""
     for step in steps:
-        fit = fit_discriminative(task, step.setting, adapt_to_prior(task, step.setting, start), limits)
-        start = add_components(task, start, fit, step, limits)
+        fit = fit_discriminative(task, step.setting, adapt_to_prior(task, step.setting, start))
+        start = add_components(task, start, fit.mixture, step)
     return start
 
 
@@ -198,7 +195,7 @@ PULLS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 TRADEOFFS = (0.0, 0.1, 0.5, 0.9, 1.0)  # weights of the generative likelihood in the objective
 # Start points of the search: the middle, and the best corner. From a single start the search may end at a local maximum
 # at which all components of a class coincide.
-MIDDLE, CORNERS = (3, 4), ((1, 1), (1, 7), (5, 1), (5, 7))
+CORNERS = ((1, 1, 0), (1, 7, 0), (5, 1, 0), (5, 7, 0))
 LOOSE = 1  # position in PULLS of a weak penalty on means, under which the components of a class can separate
 MOST_COMPONENTS = 20  # of a class that grows
 SMALLEST_GAIN = 2.0  # in the summed log posterior of held-out labels, for one more component
@@ -206,72 +203,18 @@ PATIENCE = 2  # consecutive splits without a gain after which growing ends
 SMALLEST_HELD_OUT = 20  # samples for early stopping
 
 
-@dataclass(frozen=True)
-class SettingChoice:
-    """The setting that a search chose, and the table of the search; None if there was no search.
-
-    Where Ctrl-C ended the search, `mixture` is that of the chosen setting for the samples of a fold. `folds` are its
-    fits to all folds, and the samples that they have not seen.
-    """
-
-    setting: Setting
-    growth: tuple[Growth, ...] = ()
-    table: SearchTable | None = None
-    mixture: Mixture | None = None
-    folds: tuple[tuple[Mixture, Source], ...] = ()
+Place: TypeAlias = tuple[int, ...]  # of a setting in a grid: numbers of scale, pull and trade-off
+# Of a setting to the folds, as far as they were tried: mixtures, summed log posteriors of held-out labels, and weights.
+Fits: TypeAlias = list[tuple[Mixture, float, float]]
 
 
-Place = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Settings to compare: both penalties where the prior is "auto", and trade-offs from small to large.
-
-    It has three axes, the two penalties and the trade-off; a given value has an axis of length one.
-    """
-
-    prior: PriorChoice
-    tradeoffs: tuple[float, ...]
-
-    @property
-    def sizes(self) -> Place:
-        """Places along every axis."""
-        return (*((len(SCALES), len(PULLS)) if is_auto(self.prior) else (1, 1)), len(self.tradeoffs))
-
-    def __contains__(self, place: Place) -> bool:
-        return all(0 <= number < size for number, size in zip(place, self.sizes, strict=True))
-
-    def __getitem__(self, place: Place) -> Setting:
-        scale, pull, share = place
-        free = is_auto(self.prior)
-        prior = Shrinkage(scale=SCALES[scale], mean_strength=PULLS[pull]) if free else self.prior
-        return Setting(prior, self.tradeoffs[share])
-
-    @property
-    def middle(self) -> Place:
-        return (*(MIDDLE if is_auto(self.prior) else (0, 0)), len(self.tradeoffs) // 2)
-
-    def near(self, place: Place) -> list[Place]:
-        """A place, and the one with a weak penalty on means, which has no effect with one component per class."""
-        return [place, (place[0], min(place[1], LOOSE), place[2])]
-
-    @property
-    def corners(self) -> list[Place]:
-        return [(*corner, 0) for corner in CORNERS] if is_auto(self.prior) else [(0, 0, 0)]
-
-
-@dataclass(frozen=True)
-class Optimum:
-    """A place, its score, larger is better, and the mixtures of the folds there.
-
-    While folds are missing, the score is an upper bound: log posteriors are at most zero.
-    """
-
-    place: Place
-    score: float
-    mixtures: list[Mixture]
-    values: tuple[tuple[float, float], ...] = ()  # summed log posteriors of the held-out labels, and weights
+def make_grid(prior: PriorChoice, tradeoffs: Sequence[float]) -> dict[Place, Setting]:
+    """Settings to compare: both penalties where the prior is "auto", and trade-offs from small to large."""
+    penalties = {(0, 0): prior}
+    if is_auto(prior):
+        pairs = product(enumerate(SCALES), enumerate(PULLS))
+        penalties = {(i, j): Shrinkage(scale=scale, mean_strength=pull) for (i, scale), (j, pull) in pairs}
+    return {(*at, k): Setting(own, share) for at, own in penalties.items() for k, share in enumerate(tradeoffs)}
 
 
 class HillClimb:
@@ -281,10 +224,8 @@ class HillClimb:
     ----------
     folds : list of Fold
         Training parts with their starts, and held-out samples.
-    grid : Grid
+    grid : dict of tuple to Setting
         Settings to compare.
-    limits : tuple
-        max_iter and tol.
     early_stopping : bool, default=False
         Whether held-out samples say when to stop.
     watch : callable, optional
@@ -294,126 +235,155 @@ class HillClimb:
     def __init__(
         self,
         folds: list[Fold],
-        grid: Grid,
-        limits: Limits,
+        grid: dict[Place, Setting],
         early_stopping: bool = False,
-        watch: Callable[[Trial[Optimum]], None] | None = None,
+        watch: Callable[[Trial[tuple[Setting, Fits]]], None] | None = None,
     ):
-        self.folds, self.grid, self.limits, self.early_stopping = folds, grid, limits, early_stopping
-        self.search: Search[Optimum] = Search("log_loss", watch)
+        self.folds, self.grid, self.early_stopping = folds, grid, early_stopping
+        self.search: Search[tuple[Setting, Fits]] = Search("log_loss", watch)
 
-    def run(self, grows: bool) -> SettingChoice:
-        """Choose the setting that predicts best, and the classes that are worth more components."""
-        choices: list[tuple[Optimum, list[Growth]]] = []
+    def run(self, grows: bool) -> tuple[Trial[tuple[Setting, Fits]], list[Growth]]:
+        """The trial of the setting that predicts best, and the steps that added components."""
+        ends: list[tuple[Fits, list[Growth]]] = []
 
         def climb() -> None:
             starts = [fold.start for fold in self.folds]
-            optimum = self.best_setting(starts, [self.grid.middle], self.grid.corners)
-            choices.append(self.growth(starts, optimum) if grows else (optimum, []))
+            place, fits = self.best_setting(starts, [self.middle], self.corners)
+            ends.append(self.growth(starts, place, fits) if grows else (fits, []))
 
         self.search.run(climb)
-        best, steps = choices[0] if choices else (self.search.best.fit, [])
-        chosen = next(trial for trial in self.search.trials if trial.fit is best)
-        half = best.mixtures[0] if self.search.interrupted else None
-        held_out = tuple((mixture, fold.held_out) for mixture, fold in zip(best.mixtures, self.folds, strict=False))
-        return SettingChoice(self.grid[best.place], tuple(steps), self.search.table(chosen), half, held_out)
+        for fits, steps in ends:
+            return next(trial for trial in self.search.trials if trial.fit[1] is fits), steps
+        return self.search.best, []
 
-    def best_setting(self, starts: list[Mixture], *groups: list[Place]) -> Optimum:
+    @property
+    def middle(self) -> Place:
+        """The middle of every axis of the grid."""
+        return tuple((last + 1) // 2 for last in max(self.grid))
+
+    @property
+    def corners(self) -> list[Place]:
+        return [corner for corner in CORNERS if corner in self.grid] or [(0, 0, 0)]
+
+    def best_setting(self, starts: list[Mixture], *groups: list[Place]) -> tuple[Place, Fits]:
         """The best setting for generative starts, one per fold, by hill climbing from the best place of every group."""
-        seen: dict[Place, Optimum] = {}
+        seen: dict[Place, Fits] = {}
+
+        def score(place: Place) -> float:
+            return self.bound(seen[place])
 
         def exceeds(place: Place, other: Place) -> bool:
-            self._race([place], starts, seen, seen[other].score)
-            return place in seen and seen[place].score > seen[other].score
+            self._race([place], starts, seen, score(other))
+            return place in seen and score(place) > score(other)
 
         def best_place(group: list[Place]) -> Place:
             self._race(group, starts, seen)
-            return max((place for place in group if place in seen), key=lambda place: seen[place].score)
+            return max((place for place in group if place in seen), key=score)
 
-        return max((seen[uphill(exceeds, best_place(group))] for group in groups), key=lambda optimum: optimum.score)
+        best = max((uphill(exceeds, best_place(group)) for group in groups), key=score)
+        return best, seen[best]
+
+    def bound(self, fits: Fits) -> float:
+        """Mean log posterior of all held-out labels; an upper bound while folds are missing, as none is above zero."""
+        return sum(value for _, value, _ in fits) / sum(self.weights)
+
+    @cached_property
+    def weights(self) -> list[float]:
+        """Weight of the held-out samples of each fold."""
+        return [weight_of(fold.held_out) for fold in self.folds]
 
     def _race(
-        self, places: list[Place], starts: list[Mixture], seen: dict[Place, Optimum], than: float = -float("inf")
+        self, places: list[Place], starts: list[Mixture], seen: dict[Place, Fits], than: float = -float("inf")
     ) -> None:
         """Fit fold after fold at the most promising place, until it has all folds or no place can exceed a score.
 
         The best place is the same as if all folds were fitted everywhere.
         """
-        live = {place: seen.get(place, Optimum(place, 0.0, [])) for place in places if place in self.grid}
+        live = {place: seen.get(place, []) for place in places if place in self.grid}
         extended: set[Place] = set()
 
-        def most_promising() -> Optimum | None:
+        def most_promising() -> Place | None:
             """The place to go on with; None at the end."""
-            best = max(live.values(), key=lambda optimum: optimum.score, default=None)
-            over = best is None or best.score <= than or len(best.mixtures) == len(self.folds)
+            best = max(live, key=lambda place: self.bound(live[place]), default=None)
+            over = best is None or self.bound(live[best]) <= than or len(live[best]) == len(self.folds)
             return None if over else best
 
-        def trials() -> list[Trial[Optimum]]:
+        def trials() -> list[Trial[tuple[Setting, Fits]]]:
             while (best := most_promising()) is not None:
-                live[best.place] = self._with_next_fold(best, starts)
-                extended.add(best.place)
-            return [self._trial(optimum) for place, optimum in live.items() if place in extended]
+                live[best] = [*live[best], self._fit_next(best, live[best], starts)]
+                extended.add(best)
+            return [self._trial(self.grid[place], fits) for place, fits in live.items() if place in extended]
 
         if most_promising() is not None:
             self.search.try_together(trials)
         seen.update(live)
 
-    def _with_next_fold(self, optimum: Optimum, starts: list[Mixture]) -> Optimum:
-        number = len(optimum.mixtures)
-        mixture = self._fit(self.folds[number], self.grid[optimum.place], starts[number])
-        values = (*optimum.values, self.folds[number].score(mixture))
-        score = sum(value for value, _ in values) / sum(weight_of(fold.held_out) for fold in self.folds)
-        return Optimum(optimum.place, score, [*optimum.mixtures, mixture], values)
+    def _fit_next(self, place: Place, fits: Fits, starts: list[Mixture]) -> tuple[Mixture, float, float]:
+        """The fit to the next fold, and its score."""
+        fold, setting = self.folds[len(fits)], self.grid[place]
+        start = adapt_to_prior(fold.task, setting, starts[len(fits)])
+        mixture = fold.fit(setting, start, self.early_stopping).mixture
+        return mixture, *fold.score(mixture)
 
-    def _trial(self, optimum: Optimum) -> Trial[Optimum]:
-        mean, error = _mean(optimum.values)
-        sizes = {"n_components": tuple(optimum.mixtures[0].class_sizes), "n_folds": len(optimum.mixtures)}
-        return Trial(self.grid[optimum.place].what | sizes, -mean, error, optimum)
+    def _trial(self, setting: Setting, fits: Fits) -> Trial[tuple[Setting, Fits]]:
+        """The trial of a setting: mean log-loss of the folds that were tried, and its standard error."""
+        total, error = sum(weight for _, _, weight in fits), math.nan
+        mean = sum(value for _, value, _ in fits) / total
+        if len(fits) > 1:
+            spread = sum(weight * (value / weight - mean) ** 2 for _, value, weight in fits) / total
+            error = math.sqrt(spread / (len(fits) - 1))
+        sizes = {"n_components": tuple(fits[0][0].class_sizes), "n_folds": len(fits)}
+        return Trial(setting.what | sizes, -mean, error, (setting, fits))
 
-    def _fit(self, fold: Fold, setting: Setting, start: Mixture) -> Mixture:
-        start = adapt_to_prior(fold.task, setting, start)
-        if self.early_stopping:
-            return fit_until_best(fold, setting, start, self.limits).mixture
-        return fit_discriminative(fold.task, setting, start, self.limits)
-
-    def growth(self, starts: list[Mixture], optimum: Optimum) -> tuple[Optimum, list[Growth]]:
+    def growth(self, starts: list[Mixture], place: Place, fits: Fits) -> tuple[Fits, list[Growth]]:
         """Split all components, then one at a time, while held-out samples gain (growing)."""
-        starts, optimum, steps = self._double(starts, optimum)
+        starts, place, fits, steps = self._double(starts, place, fits)
         failed: list[int] = []
-        while len(failed) < PATIENCE and (able := self._able(optimum.mixtures, False, failed)):
-            step = Growth((able[0],), False, self.grid[optimum.place])
-            more, tried = self._try_step(step, starts, optimum)
-            if self._gains(tried, optimum):
-                starts, optimum, failed = more, tried, []
+        while len(failed) < PATIENCE and (able := self._able(fits, False, failed)):
+            step = Growth((able[0],), False, self.grid[place])
+            more, near, tried = self._try_step(step, starts, place, fits)
+            if self._gains(tried, fits):
+                starts, place, fits, failed = more, near, tried, []
                 steps.append(step)
             else:
                 failed.append(able[0])
-        return optimum, steps
+        return fits, steps
 
-    def _double(self, starts: list[Mixture], optimum: Optimum) -> tuple[list[Mixture], Optimum, list[Growth]]:
+    def _double(
+        self, starts: list[Mixture], place: Place, fits: Fits
+    ) -> tuple[list[Mixture], Place, Fits, list[Growth]]:
         """Split all components repeatedly; a split without a gain is kept if the next one gains."""
-        best, best_starts, kept = optimum, starts, 0
+        best, kept = (starts, place, fits), 0
         steps: list[Growth] = []
-        while len(steps) < kept + PATIENCE and (able := self._able(optimum.mixtures, True, [])):
-            steps.append(Growth(tuple(able), True, self.grid[optimum.place]))
-            starts, optimum = self._try_step(steps[-1], starts, optimum)
-            if self._gains(optimum, best):
-                best, best_starts, kept = optimum, starts, len(steps)
-        return best_starts, best, steps[:kept]
+        while len(steps) < kept + PATIENCE and (able := self._able(fits, True, [])):
+            steps.append(Growth(tuple(able), True, self.grid[place]))
+            starts, place, fits = self._try_step(steps[-1], starts, place, fits)
+            if self._gains(fits, best[-1]):
+                best, kept = (starts, place, fits), len(steps)
+        return *best, steps[:kept]
 
-    def _gains(self, tried: Optimum, optimum: Optimum) -> bool:
-        return tried.score > optimum.score + SMALLEST_GAIN / self.weight
+    def _gains(self, tried: Fits, fits: Fits) -> bool:
+        """Whether fits gain, in units of the weight of all held-out samples, each counted once."""
+        total = min(sum(self.weights), self.weights[0] + weight_of(self.folds[0].task.source))
+        return self.bound(tried) > self.bound(fits) + SMALLEST_GAIN / total
 
-    def _try_step(self, step: Growth, starts: list[Mixture], optimum: Optimum) -> tuple[list[Mixture], Optimum]:
+    def _try_step(
+        self, step: Growth, starts: list[Mixture], place: Place, fits: Fits
+    ) -> tuple[list[Mixture], Place, Fits]:
+        """Starts with more components, and the best setting for them near a place.
+
+        That is this place or the one with a weak penalty on means, which has no effect with one component per class.
+        """
         more = [
-            add_components(fold.task, start, fit, step, self.limits)
-            for fold, start, fit in zip(self.folds, starts, optimum.mixtures, strict=True)
+            add_components(fold.task, start, fit, step)
+            for fold, start, (fit, _, _) in zip(self.folds, starts, fits, strict=True)
         ]
-        return more, self.best_setting(more, self.grid.near(optimum.place))
+        return more, *self.best_setting(more, [place, (place[0], min(place[1], LOOSE), place[2])])
 
-    def _able(self, mixtures: list[Mixture], every: bool, left_out: list[int]) -> list[int]:
+    def _able(self, fits: Fits, every: bool, left_out: list[int]) -> list[int]:
         """Classes that may get twice their components, or one more; the worst explained class first."""
         totals: dict[int, float] = {}
+        mixtures = [mixture for mixture, _, _ in fits]
         for c in range(len(mixtures[0].class_slices)):
             most = min(MOST_COMPONENTS, *(len(fold.task.description.samples[c][0]) for fold in self.folds))
             count = max(mixture.class_sizes[c] for mixture in mixtures)
@@ -421,22 +391,6 @@ class HillClimb:
                 pairs = zip(mixtures, self.folds, strict=True)
                 totals[c] = sum(float(unexplained(m, fold.task.description, c).max()) for m, fold in pairs)
         return sorted(totals, key=lambda c: -totals[c])
-
-    @property
-    def weight(self) -> float:
-        """Weight of all held-out samples, each counted once."""
-        held_out = [weight_of(fold.held_out) for fold in self.folds]
-        return min(sum(held_out), held_out[0] + weight_of(self.folds[0].task.source))
-
-
-def _mean(values: tuple[tuple[float, float], ...]) -> tuple[float, float]:
-    """Mean log posterior of the held-out labels, from the sums and weights of folds, and its standard error."""
-    total = sum(weight for _, weight in values)
-    mean = sum(value for value, _ in values) / total
-    if len(values) == 1:
-        return mean, math.nan
-    spread = sum(weight * (value / weight - mean) ** 2 for value, weight in values) / total
-    return mean, math.sqrt(spread / (len(values) - 1))
 
 
 def uphill(exceeds: Callable[[Place, Place], bool], best: Place) -> Place:
@@ -481,41 +435,46 @@ class PenaltySearch:
     validation_fraction: float
     grows: bool
 
-    def run(self, task: Task, watch: Callable[[Trial[Optimum]], None] | None = None) -> Selected[Task]:
+    def run(self, task: Task, watch: Callable[[Trial[tuple[Setting, Fits]]], None] | None = None) -> Selected[Task]:
         """Compare settings, if there is something to choose."""
         checks.has_update(task.structure.name, task.structure.has_update)
         if is_auto(self.tol):  # changes the log posterior of all labels by less than 0.4
             task = replace(task, tol=min(max(0.4 / task.description.weight, 1e-5), 1e-3))
-        choice = self.choose(task, watch) if self.known is None else SettingChoice(self.known, table=self.table)
-        task = choice.setting.of(task, task.n_components)
-        results = () if choice.mixture is None else (task.interrupted(choice.mixture),)
+        setting, growth, table = self.known, (), self.table
+        climb, fits = None, []
+        if setting is None and not (is_auto(self.prior) or is_auto(self.tradeoff) or self.grows):
+            setting = Setting(self.prior, cast("float", self.tradeoff))
+        elif setting is None:
+            climb = self._climb(task, watch)
+            best, growth = climb.run(self.grows)
+            table, (setting, fits) = climb.search.table(best), best.fit
+        task = setting.of(task, task.n_components)
         attributes: dict[str, object] = {"validation_scores_": []}
         if self.known is None:
-            attributes |= {"growth_": choice.growth}
-            attributes |= {"prior_": choice.setting.prior, "tradeoff_": choice.setting.tradeoff}
-        return Selected((task,), choice.table, results, partial(self._train, choice), attributes, folds=choice.folds)
+            attributes |= {"growth_": tuple(growth), "prior_": setting.prior, "tradeoff_": setting.tradeoff}
+        results = (task.interrupted(fits[0][0]),) if climb is not None and climb.search.interrupted else ()
+        folds = [(fit, fold.held_out) for (fit, _, _), fold in zip(fits, climb.folds if climb else (), strict=False)]
+        return Selected((task,), table, results, partial(self._train, setting, growth), attributes, folds=folds)
 
-    def choose(self, task: Task, watch: Callable[[Trial[Optimum]], None] | None = None) -> SettingChoice:
-        """Compare settings, if there is something to choose."""
-        if not (is_auto(self.prior) or is_auto(self.tradeoff) or self.grows):
-            return SettingChoice(Setting(self.prior, cast("float", self.tradeoff)))
+    def _climb(self, task: Task, watch: Callable[[Trial[tuple[Setting, Fits]]], None] | None) -> HillClimb:
+        """The comparison on folds of the samples."""
         folds = make_folds(task, task.cv, lambda part: start_generative(replace(part, init="kmeans")))
         checks.rows_to_hold_out(len(folds) > 0, "pass prior='default' and numbers for what is 'auto'")
-        grid = Grid(self.prior, TRADEOFFS if is_auto(self.tradeoff) else (cast("float", self.tradeoff),))
-        return HillClimb(folds, grid, task.limits, self.early_stopping, watch).run(self.grows)
+        tradeoffs = TRADEOFFS if is_auto(self.tradeoff) else (cast("float", self.tradeoff),)
+        return HillClimb(folds, make_grid(self.prior, tradeoffs), self.early_stopping, watch)
 
-    def _start(self, choice: SettingChoice, task: Task) -> Mixture:
+    def _start(self, setting: Setting, growth: Sequence[Growth], task: Task) -> Mixture:
         """The generative start of a fit, with the components that the search added."""
         given = isinstance(task.init, Mixture)
-        if given and not choice.growth:
+        if given and not growth:
             return start(task)
         first = start(task) if given else start_generative(task)
-        return adapt_to_prior(task, choice.setting, repeat_growth(task, first, choice.growth, task.limits))
+        return adapt_to_prior(task, setting, repeat_growth(task, first, growth))
 
-    def _train(self, choice: SettingChoice, task: Task) -> FitResult:
+    def _train(self, setting: Setting, growth: Sequence[Growth], task: Task) -> FitResult:
         """Train with all samples; with early stopping, as many steps as were best for held-out samples."""
-        first, length = self._start(choice, task), self._length(choice, task)
-        problem = choice.setting.of(task, first.class_sizes).problem
+        first, length = self._start(setting, growth, task), self._length(setting, growth, task)
+        problem = setting.of(task, first.class_sizes).problem
         max_iter = task.max_iter if length is None else length.best_iteration
         result = run(BaumWelch(), problem, first, max_iter, task.tol)
         if length is None:
@@ -523,13 +482,13 @@ class PenaltySearch:
         ended = result.outcome is Outcome.LIMIT
         return replace(result, scores=length.scores, outcome=Outcome.HELD_OUT if ended else result.outcome)
 
-    def _length(self, choice: SettingChoice, task: Task) -> FitResult | None:
+    def _length(self, setting: Setting, growth: Sequence[Growth], task: Task) -> FitResult | None:
         """A fit to a part of the samples, ended by the others; None without early stopping or with too few samples."""
         if not self.early_stopping:
             return None
-        for fold in make_folds(task, float(self.validation_fraction), partial(self._start, choice)):
-            if fold.n_held_out >= SMALLEST_HELD_OUT:
-                result = fit_until_best(fold, choice.setting, fold.start, task.limits)
+        for fold in make_folds(task, float(self.validation_fraction), partial(self._start, setting, growth)):
+            if sum(len(block.rows) for block in fold.held_out.blocks()) >= SMALLEST_HELD_OUT:
+                result = fold.fit(setting, fold.start, early_stopping=True)
                 weight = fold.score(result.mixture)[1]
                 scores = tuple((number, cast("float", score) / weight) for number, score in result.scores)
                 return replace(result, scores=scores)
@@ -538,5 +497,4 @@ class PenaltySearch:
 
 def start_generative(task: Task) -> Mixture:
     """Fit the initial mixture of a task by EM with the default prior."""
-    default = with_prior(task, "default", task.n_components)
-    return fit_generative(task, start(default), task.limits)
+    return fit_generative(task, start(with_prior(task, "default", task.n_components)))
