@@ -186,13 +186,20 @@ class Evaluator:
             scores, _ = self.evaluate(chunk, buffers)
         else:
             scores = scores_of(chunk.rows)
-        if inside or len(self.exact) == self.n_components:
-            return scores
-        far = ((chunk.rows - self.centre).abs() > self._local_frame.radii).any(1).nonzero()[:, 0]
-        if len(far):
-            part = LoadedChunk(chunk.rows[far], far, chunk.components, chunk.missing)
-            scores[:, far] = self._everywhere_exact.evaluate(part, Buffers())[0].to(scores.dtype)
+        if not inside and (among := self.far_rows(chunk)) is not None:
+            far, own_scores = among
+            scores[:, far] = own_scores.to(scores.dtype)
         return scores
+
+    def far_rows(self, chunk: LoadedChunk) -> tuple[Tensor, Tensor] | None:
+        """The rows outside the frame, and their log joints (K, n) by the exact path; None if all have taken it."""
+        if len(self.exact) == self.n_components:
+            return None
+        far = ((chunk.rows - self.centre).abs() > self._local_frame.radii).any(1).nonzero()[:, 0]
+        if not len(far):
+            return None
+        part = LoadedChunk(chunk.rows[far], far, chunk.components, chunk.missing)
+        return far, self._everywhere_exact.evaluate(part, Buffers())[0]
 
     @cached_property
     def _everywhere_exact(self) -> Evaluator:

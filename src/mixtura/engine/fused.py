@@ -6,6 +6,7 @@ moments of ordinary rows are right to 1e-5 in single precision. Rows that need m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from mixtura.engine.sources import Block, Group, Source
 from mixtura.engine.tuning import FEW_PRODUCTS, LEAST_VARIANCE, NEAR_DEVIATIONS
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.gpu import kernels_for
+from mixtura.objectives import component_posteriors
 from mixtura.roles import LogSumObjective, Objective
 from mixtura.values.features import SQUARES
 from mixtura.values.moments import DiagonalForm, Summary
@@ -48,8 +50,7 @@ class FusedPass:
         targets = None if labels is None else (labels, self.evaluator.class_of[components])
         split = self.split.select(components)
         given = (split, block.rows, group.index, targets, block.weights, self.log_sums)
-        sizes = zip((split.n_components, split.n_features), self.kernels.MOST_SQUARES, strict=True)
-        if self.evaluator.coefficients.shared is SQUARES and all(size <= most for size, most in sizes):
+        if _in_one_kernel(self.kernels, self.evaluator, split):
             return self.kernels.pass_by_squares(*given)
         return self.kernels.pass_by_pairs(*given, memory)
 
@@ -77,6 +78,12 @@ class FusedPass:
         matrices = own.seconds[0] / (counts.reshape(-1, 1, 1) * torch.outer(units, units))
         matrices.diagonal(dim1=1, dim2=2).add_(constant - limits.unsqueeze(-1))
         return not bool(torch.linalg.cholesky_ex(matrices).info.any())
+
+
+def _in_one_kernel(kernels: ModuleType, evaluator: Evaluator, split: SplitCoefficients) -> bool:
+    """Whether one kernel holds all coefficients of values and their squares."""
+    sizes = zip((split.n_components, split.n_features), kernels.MOST_SQUARES, strict=True)
+    return evaluator.coefficients.shared is SQUARES and all(size <= most for size, most in sizes)
 
 
 def _by_labels(log_sums: tuple[float, float], needs_denominator: bool, block: Block, group: Group) -> bool:
@@ -125,11 +132,25 @@ class FusedScores:
     @property
     def bytes_per_row(self) -> int:
         """Of values, log joints and posteriors."""
-        return 4 * (self.split.n_features + 2 + 3 * self.split.n_padded)
+        return 4 * (self.split.n_values + 3 * self.split.n_padded)
 
     def of(self, rows: Tensor) -> Tensor:
         """Log joints (K, n) of rows (n, D)."""
-        return self.kernels.scores_by_pairs(self.split, rows)
+        return self.kernels.scores_by_pairs(self.split, _side_by_side(rows))
+
+    def writes(self, compute: Callable[[Tensor], Tensor], dtype: torch.dtype | None) -> bool:
+        """Whether one kernel writes the answers of rows in the frame, without log joints in memory."""
+        wanted = compute is component_posteriors and dtype == torch.float32
+        return wanted and _in_one_kernel(self.kernels, self.evaluator, self.split)
+
+    def write(self, rows: Tensor, out: Tensor) -> None:
+        """Write the posteriors (n, K) of rows (n, D) in the frame."""
+        self.kernels.posteriors_by_squares(self.split, _side_by_side(rows), out)
+
+
+def _side_by_side(rows: Tensor) -> Tensor:
+    """Rows whose values lie side by side in memory."""
+    return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
 def fused_scores(mixture: Mixture, source: Source) -> FusedScores | None:

@@ -36,7 +36,7 @@ from mixtura.inspection.summaries import (
 )
 from mixtura.model.mixture import Mixture
 from mixtura.model.transforms import Recoding, Transform
-from mixtura.objectives import posteriors
+from mixtura.objectives import component_posteriors, posteriors
 from mixtura.roles import Structure
 from mixtura.selection.task import PriorChoice
 from mixtura.solvers.em import RunningMoments
@@ -113,7 +113,7 @@ class DensityEstimator(Estimator):
         -------
         responsibilities : ndarray of shape (n_samples, n_components)
         """
-        return map_log_joints(self, X, lambda log_joint: posteriors(log_joint)[1].T)
+        return map_log_joints(self, X, component_posteriors)
 
     @by_parts("feature")
     def impute(self, X: Any, method: str = "mean", random_state: RandomState = None) -> Any:

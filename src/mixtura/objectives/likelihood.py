@@ -43,6 +43,11 @@ def posteriors(log_joint: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
     return (largest + totals.log()).squeeze(dim), posterior
 
 
+def component_posteriors(log_joint: Tensor) -> Tensor:
+    """The posterior probabilities of the components, (n, K), from log joints (K, n)."""
+    return posteriors(log_joint)[1].T
+
+
 def class_posteriors(log_joint: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     """log p(x, c) of every class, (C, n), and the posteriors over the components of each class, (K, n).
 

@@ -14,3 +14,4 @@ from mixtura.numerics.kernels.split import pass_by_pairs as pass_by_pairs
 from mixtura.numerics.kernels.split import scores_by_pairs as scores_by_pairs
 from mixtura.numerics.kernels.squares import MOST_SQUARES as MOST_SQUARES
 from mixtura.numerics.kernels.squares import pass_by_squares as pass_by_squares
+from mixtura.numerics.kernels.squares import posteriors_by_squares as posteriors_by_squares

@@ -4,8 +4,9 @@ A feature of a row is the product of two of its values, z_i z_j with z = x - cen
 Numbers are scaled by powers of two and written as sums of two halves, a = a' + a''. A product of matrices is then
 a'' b' + a' b'' + a' b' (split-product): half precision is twice as fast as any other that is nearly as accurate.
 
-Rows are first written as columns of scaled values. The features are computed from these where a kernel needs them, and
-are never stored. The scores of a chunk of rows are.
+Rows are first written as columns of scaled values. The features are computed from these where a kernel needs them;
+values and their squares are stored in halves instead where several tiles of components need them. The scores of a chunk
+of rows are stored.
 """
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 import triton
@@ -35,15 +36,20 @@ LOWEST, TINY = tl.constexpr(torch.finfo(torch.float32).min), tl.constexpr(torch.
 # Rows that are summed in single precision before they are added to sums in double precision.
 SUMMED = 1024
 # Sizes by padded number of components: features and rows of a tile, and warps. The first is for scores, the second for
-# sums. Measured on an H200 for 32 components of 16 features, 64 of 32 and 1024 of 128 (0.70, 2.5 and 15.6 ms); other
-# sizes took up to twice as long.
+# sums. Measured on an H200 for 32 components of 16 features, 64 of 32 and 1024 of 128; other sizes took up to twice as
+# long.
 TILES = {
     16: ((32, 128, 4), (64, 64, 4)),
     32: ((32, 128, 4), (64, 64, 4)),
     64: ((32, 64, 4), (128, 32, 8)),
     128: ((32, 128, 8), (128, 32, 8)),
 }
+# The same for several tiles of components. For 1024 components of 128 features and a million rows, scores take 6.9 ms
+# (8.3 by eight warps) and sums 6.9; with stored features 4.6 and 5.3, and 0.6 to store them.
+SEVERAL = (32, 128, 4), (128, 32, 8)
+STORED = (32, 128, 4), (128, 64, 8)
 LARGE_MEMORY = 120 * 2**10  # shared memory of a block with which loads are three steps ahead, and not two
+MEMORY_OF_STORED = 200 * 2**10  # shared memory of a block that the sums of stored features need
 ROW_MULTIPLE = 128  # of chunks
 
 
@@ -55,12 +61,35 @@ class SplitCoefficients:
     halves: Tensor  # (2, K, Q)
     bias: Tensor  # (2, K), rounded, and the remainder
     frame: Tensor  # (3, D), scale, shift and its remainder
-    units: Tensor  # (P + 1,), of the features, where the mixture is
+    units: Tensor  # (P,), of the features, where the mixture is
     n_components: int
 
     @property
     def n_features(self) -> int:
         return self.frame.shape[1]
+
+    @property
+    def tile(self) -> int:
+        """Components of one program."""
+        return _tile_of(self.n_components)
+
+    @cached_property
+    def stored(self) -> bool:
+        """Whether features are stored: values and their squares, for several tiles of components."""
+        of_squares, several = len(self.units) == 2 * self.n_features, self.n_components > self.tile
+        return of_squares and several and _shared_memory(self.halves.device) >= MEMORY_OF_STORED
+
+    @property
+    def tiles(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Sizes for scores and for sums."""
+        if self.n_components <= self.tile:
+            return TILES[self.tile]
+        return STORED if self.stored else SEVERAL
+
+    @property
+    def n_values(self) -> int:
+        """Numbers of a row, in single precision or as two halves."""
+        return self.pairs.shape[1] if self.stored else self.n_features + 2
 
     @property
     def n_padded(self) -> int:
@@ -91,14 +120,14 @@ class SplitCoefficients:
             That of the rows; the other arguments are on any one device, in double precision.
         """
         (n_components, n_columns), size = weights.shape, len(centre)
-        k, q = padded_sizes(n_components, n_columns + 1)
+        k, q = padded_sizes(n_components, n_columns)
         exponents = torch.frexp(radii).exponent.clamp_min(-100)  # scales fit single precision
         scale = torch.ldexp(torch.full_like(radii, LARGEST), -exponents)
-        first, second = pairs_of(size, all_pairs, n_columns + 1, weights.device)
+        first, second = pairs_of(size, all_pairs, n_columns, weights.device)
         of_values = torch.nn.functional.pad(scale, (0, 1), value=LARGEST)
         units = of_values[first] * of_values[second]
         scaled = weights.new_zeros(k, q)
-        scaled[:n_components, :n_columns] = weights * (SCORE_UNIT / units[:-1])
+        scaled[:n_components, :n_columns] = weights * (SCORE_UNIT / units)
         high = scaled.half()
         padded = bias.new_full((k,), -torch.inf)
         padded[:n_components] = bias
@@ -127,11 +156,10 @@ class SplitCoefficients:
 
 @lru_cache(maxsize=64)
 def pairs_of(size: int, all_pairs: bool, width: int, device: torch.device) -> Tensor:
-    """Factors (2, width) of the features: values, products, a constant that counts rows, and zeros."""
+    """Factors (2, width) of the features: values (times a constant), products, and zeros."""
     own = torch.arange(size)
     products = torch.triu_indices(size, size) if all_pairs else own.expand(2, -1)
-    constant = torch.full((1, size), size)
-    pairs = torch.cat((torch.cat((own[None], constant)), products, constant[:, :1].expand(2, -1)), 1)
+    pairs = torch.cat((torch.stack((own, torch.full_like(own, size))), products), 1)
     return torch.nn.functional.pad(pairs, (0, width - pairs.shape[1]), value=size + 1).int().to(device)
 
 
@@ -159,10 +187,10 @@ def _moved(parts: tuple[Tensor, ...], device: torch.device) -> list[Tensor]:
 
 @triton.jit(do_not_specialize=["n_rows", "n_features"])
 def _columns(
-    x, row_stride, n_rows, index, frame, n_features, z, stride,
-    INDEX: tl.constexpr, LARGEST: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+    x, row_stride, n_rows, index, frame, n_features, z, stride, n_columns,
+    INDEX: tl.constexpr, LARGEST: tl.constexpr, STORED: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """z (D + 2, n): scaled values, a constant, and zeros."""
+    """z (D + 2, n): scaled values, a constant, and zeros; with STORED (2, Q, n): values and squares in halves."""
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     d = tl.program_id(1) * D + tl.arange(0, D)
     there, valid = d < n_features, n < n_rows
@@ -173,16 +201,32 @@ def _columns(
     shift = tl.load(frame + n_features + d, mask=there, other=0.0)
     rest = tl.load(frame + 2 * n_features + d, mask=there, other=0.0)
     values = values * scale[None, :] - shift[None, :] - rest[None, :]
-    values = tl.where(inside, values, tl.where((d == n_features)[None, :], LARGEST, 0.0))
-    tl.store(z + d[None, :].to(tl.int64) * stride + n[:, None], values, mask=(d < n_features + 2)[None, :])
+    if STORED:
+        values = tl.where(inside, values, 0.0)
+        high, low = halves(values * LARGEST)
+        square_high, square_low = halves(values * values)
+        line = d[None, :]
+        tl.store(z + line.to(tl.int64) * stride + n[:, None], high, mask=there[None, :])
+        tl.store(z + (line + n_features).to(tl.int64) * stride + n[:, None], square_high, mask=there[None, :])
+        line += n_columns
+        tl.store(z + line.to(tl.int64) * stride + n[:, None], low, mask=there[None, :])
+        tl.store(z + (line + n_features).to(tl.int64) * stride + n[:, None], square_low, mask=there[None, :])
+    else:
+        values = tl.where(inside, values, tl.where((d == n_features)[None, :], LARGEST, 0.0))
+        tl.store(z + d[None, :].to(tl.int64) * stride + n[:, None], values, mask=(d < n_features + 2)[None, :])
 
 
 @triton.jit
-def _features(z, stride, n, pairs, n_columns, q):
+def _features(z, stride, n, pairs, n_columns, q, STORED: tl.constexpr):
     """Features (Q, n) in halves."""
-    first = tl.load(pairs + q).to(tl.int64) * stride
-    second = tl.load(pairs + n_columns + q).to(tl.int64) * stride
-    return halves(tl.load(z + first[:, None] + n[None, :]) * tl.load(z + second[:, None] + n[None, :]))
+    if STORED:
+        high = tl.load(z + q.to(tl.int64)[:, None] * stride + n[None, :])
+        low = tl.load(z + (q + n_columns).to(tl.int64)[:, None] * stride + n[None, :])
+    else:
+        first = tl.load(pairs + q).to(tl.int64) * stride
+        second = tl.load(pairs + n_columns + q).to(tl.int64) * stride
+        high, low = halves(tl.load(z + first[:, None] + n[None, :]) * tl.load(z + second[:, None] + n[None, :]))
+    return high, low
 
 
 @triton.jit
@@ -200,7 +244,7 @@ def split_dot(a_high, a_low, b_high, b_low, total):
 def _scores(
     z, stride, n_rows, pairs, weights, bias, n_components, n_blocks, n_all, n_columns, unit, out,
     class_of, labels, row_weights, own_weight, weight, partial, first_program,
-    K: tl.constexpr, Q: tl.constexpr, ROWS: tl.constexpr,
+    K: tl.constexpr, Q: tl.constexpr, ROWS: tl.constexpr, STORED: tl.constexpr,
     SIGNED: tl.constexpr, LABELS: tl.constexpr, WEIGHTS: tl.constexpr,
 ):  # fmt: skip
     """Scores (n, K); with SIGNED signed responsibilities in halves, and the sums of a program."""
@@ -212,7 +256,7 @@ def _scores(
     low = weights + n_all * n_columns
     for block in range(n_blocks):
         q = block * Q + tl.arange(0, Q)
-        high_features, low_features = _features(z, stride, n, pairs, n_columns, q)
+        high_features, low_features = _features(z, stride, n, pairs, n_columns, q, STORED)
         places = k[:, None] * n_columns + q[None, :]
         s = split_dot(tl.load(weights + places), tl.load(low + places), high_features, low_features, s)
     s = tl.trans(s) * unit + tl.load(bias + k)[None, :] + tl.load(bias + n_all + k)[None, :]
@@ -240,34 +284,44 @@ def _scores(
 @triton.jit(do_not_specialize=["n_tiles", "n_outer"])
 def _sums(
     z, stride, pairs, n_columns, signed, n_all, n_tiles, n_outer, sums,
-    K: tl.constexpr, Q: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr,
+    K: tl.constexpr, Q: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr, STORED: tl.constexpr,
 ):  # fmt: skip
-    """Add sum_n A_nk phi_q of the rows of a program to its sums (Q, K)."""
+    """Add sum_n A_nk phi_q of the rows of a program to its sums (Q, K), and sum_n A_nk to the line after them."""
     q = tl.program_id(0) * Q + tl.arange(0, Q)
     k = tl.program_id(1) * K + tl.arange(0, K)
     program = tl.program_id(2)
-    place = sums + program.to(tl.int64) * n_all * n_columns + (q[:, None] * n_all + k[None, :])
+    home = sums + program.to(tl.int64) * n_all * (n_columns + 1)
+    place = home + (q[:, None] * n_all + k[None, :])
+    counts = home + n_columns * n_all + k
+    counting = tl.program_id(0) == 0
     tile = tl.arange(0, ROWS)
     half = signed.to(tl.pointer_type(tl.float16))
     for outer in range(n_outer):
         total = tl.zeros([Q, K], tl.float32)
+        count = tl.zeros([ROWS, K], tl.float32)
         begin = (program * n_outer + outer) * STEPS
         for step in range(begin, tl.minimum(begin + STEPS, n_tiles)):
             start = step * ROWS
-            high_features, low_features = _features(z, stride, start + tile, pairs, n_columns, q)
+            high_features, low_features = _features(z, stride, start + tile, pairs, n_columns, q, STORED)
             rows = half + start.to(tl.int64) * 2 * n_all + (2 * n_all * tile[:, None] + k[None, :])
-            total = split_dot(high_features, low_features, tl.load(rows), tl.load(rows + n_all), total)
+            high, low = tl.load(rows), tl.load(rows + n_all)
+            total = split_dot(high_features, low_features, high, low, total)
+            if counting:
+                count += high.to(tl.float32) + low.to(tl.float32)
         tl.store(place, tl.load(place) + total.to(tl.float64))
+        if counting:
+            tl.store(counts, tl.load(counts) + tl.sum(count, 0).to(tl.float64))
 
 
 @lru_cache(maxsize=16)
-def _n_stages(device: torch.device) -> int:
-    large = device.type == "cuda" and _shared_memory(device) >= LARGE_MEMORY
-    return 3 if large else 2
-
-
-def _shared_memory(device: torch.device) -> int:
+def _shared_memory(device: torch.device) -> float:
+    if device.type != "cuda":  # in Triton's interpreter
+        return math.inf
     return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
+def _n_stages(device: torch.device) -> int:
+    return 3 if _shared_memory(device) >= LARGE_MEMORY else 2
 
 
 @lru_cache(maxsize=16)
@@ -280,37 +334,33 @@ class _Chunks:
     """The buffers of chunks of rows, and the steps of a pass over one of them."""
 
     split: SplitCoefficients
-    columns: Tensor  # (D + 2, n)
+    columns: Tensor  # (D + 2, n), or stored features (2 Q, n)
     scores: Tensor  # (n, K)
 
     @staticmethod
     def of(split: SplitCoefficients, n_rows: int, device: torch.device, memory: float = math.inf) -> _Chunks:
         """Buffers for equal parts of the rows, within a number of bytes."""
-        n_values, n_blocks = split.n_features + 2, -(-n_rows // ROW_MULTIPLE)
-        most = max(1, min(n_blocks, memory // (4 * (n_values + split.n_padded)) // ROW_MULTIPLE))
+        n_blocks = -(-n_rows // ROW_MULTIPLE)
+        most = max(1, min(n_blocks, memory // (4 * (split.n_values + split.n_padded)) // ROW_MULTIPLE))
         n_chunk = -(-n_blocks // -(-n_blocks // int(most))) * ROW_MULTIPLE
-        return _Chunks(
-            split,
-            torch.empty(n_values, n_chunk, dtype=torch.float32, device=device),
-            torch.empty(n_chunk, split.n_padded, dtype=torch.float32, device=device),
-        )
+        if split.stored:
+            columns = torch.zeros(2 * split.n_values, n_chunk, dtype=torch.float16, device=device)
+        else:
+            columns = torch.empty(split.n_values, n_chunk, dtype=torch.float32, device=device)
+        return _Chunks(split, columns, torch.empty(n_chunk, split.n_padded, dtype=torch.float32, device=device))
 
     @property
     def n_rows(self) -> int:
         return len(self.scores)
 
-    @property
-    def tile(self) -> int:
-        """Components of one program."""
-        return _tile_of(self.split.n_components)
-
     def fill(self, rows: Tensor, index: Tensor | None) -> int:
         """Write the columns of rows, and return their number."""
-        n_rows, size = len(rows) if index is None else len(index), self.split.n_features
+        n_rows, size, stored = len(rows) if index is None else len(index), self.split.n_features, self.split.stored
         width = max(4, min(32, triton.next_power_of_2(size + 2)))
         _columns[(triton.cdiv(n_rows, ROW_MULTIPLE), triton.cdiv(size + 2, width))](
             rows, rows.stride(0), n_rows, index, self.split.frame, size, self.columns, self.columns.stride(0),
-            INDEX=index is not None, LARGEST=LARGEST, D=width, ROWS=ROW_MULTIPLE, num_warps=4,
+            self.split.n_values, INDEX=index is not None, LARGEST=LARGEST, STORED=stored, D=width,
+            ROWS=ROW_MULTIPLE, num_warps=4,
         )  # fmt: skip
         return n_rows
 
@@ -318,27 +368,28 @@ class _Chunks:
         self, n_rows: int, targets=None, row_weights=None, factors=(0.0, 0.0), partial=None, first_program: int = 0
     ) -> int:
         """Write scores, or signed responsibilities if sums of programs are given; return the number of programs."""
-        split, (n_columns, tile_rows, n_warps) = self.split, TILES[self.tile][0]
+        split, (n_columns, tile_rows, n_warps) = self.split, self.split.tiles[0]
         n_programs, n_components = triton.cdiv(n_rows, tile_rows), self.scores.shape[1]
         labels, class_of = (None, None) if targets is None else targets
-        _scores[(n_components // self.tile, n_programs)](
+        _scores[(n_components // split.tile, n_programs)](
             self.columns, self.columns.stride(0), n_rows, split.pairs, split.halves, split.bias, split.n_components,
-            split.pairs.shape[1] // n_columns, n_components, split.pairs.shape[1], 1 / SCORE_UNIT, self.scores,
+            triton.cdiv(len(split.units), n_columns), n_components, split.pairs.shape[1], 1 / SCORE_UNIT, self.scores,
             class_of, labels, row_weights, *factors, partial, first_program,
-            K=self.tile, Q=n_columns, ROWS=tile_rows, SIGNED=partial is not None, LABELS=labels is not None,
-            WEIGHTS=row_weights is not None, num_warps=n_warps, num_stages=_n_stages(self.scores.device),
+            K=split.tile, Q=n_columns, ROWS=tile_rows, STORED=split.stored, SIGNED=partial is not None,
+            LABELS=labels is not None, WEIGHTS=row_weights is not None, num_warps=n_warps,
+            num_stages=_n_stages(self.scores.device),
         )  # fmt: skip
         return n_programs
 
     def add(self, n_rows: int, sums: Tensor) -> None:
-        """Add the products of responsibilities and features to the sums of programs (S, Q, K)."""
-        n_columns, tile_rows, n_warps = TILES[self.tile][1]
-        n_programs, n_all, n_components = sums.shape
+        """Add the products of responsibilities and features, then counts, to the sums of programs (S, Q + 1, K)."""
+        split, (n_columns, tile_rows, n_warps) = self.split, self.split.tiles[1]
+        (n_programs, _, n_components), n_all = sums.shape, split.pairs.shape[1]
         n_steps, n_tiles = max(1, SUMMED // tile_rows), triton.cdiv(n_rows, tile_rows)
-        _sums[(n_all // n_columns, n_components // self.tile, n_programs)](
-            self.columns, self.columns.stride(0), self.split.pairs, n_all, self.scores, n_components, n_tiles,
+        _sums[(n_all // n_columns, n_components // split.tile, n_programs)](
+            self.columns, self.columns.stride(0), split.pairs, n_all, self.scores, n_components, n_tiles,
             triton.cdiv(n_tiles, n_programs * n_steps), sums,
-            K=self.tile, Q=n_columns, ROWS=tile_rows, STEPS=n_steps,
+            K=split.tile, Q=n_columns, ROWS=tile_rows, STEPS=n_steps, STORED=split.stored,
             num_warps=n_warps, num_stages=_n_stages(self.scores.device),
         )  # fmt: skip
 
@@ -381,14 +432,14 @@ def pass_by_pairs(
     totals : Totals
     """
     n_rows = len(rows) if index is None else len(index)
-    (k, q), tile = split.halves.shape[1:], _tile_of(split.n_components)
-    n_programs = max(1, 2 * n_processors(rows.device) // (k // tile * (q // TILES[tile][1][0])))
-    sums = torch.zeros(max(1, min(n_programs, n_rows // SUMMED)), q, k, dtype=torch.float64, device=rows.device)
+    (k, q), tile = split.halves.shape[1:], split.tile
+    n_programs = max(1, 2 * n_processors(rows.device) // (k // tile * (q // split.tiles[1][0])))
+    sums = torch.zeros(max(1, min(n_programs, n_rows // SUMMED)), q + 1, k, dtype=torch.float64, device=rows.device)
     chunk = _Chunks.of(split, n_rows, rows.device, memory - sums.nbytes)
     own, every, unit = scaled_factors(log_sums if targets is not None else (0.0, sum(log_sums)))
     row_weights, largest = scaled_weights(row_weights)
     in_one = k == tile  # all components of a row in one program
-    n_parts = triton.cdiv(n_rows, TILES[tile][0][1])
+    n_parts = triton.cdiv(n_rows, split.tiles[0][1])
     partial = torch.zeros(n_parts, 1 if targets is None else k + 1, dtype=torch.float64, device=rows.device)
     if targets is not None and not in_one:
         targets = targets[0], torch.nn.functional.pad(targets[1], (0, k - split.n_components), value=-2)
@@ -430,7 +481,7 @@ def scaled_weights(row_weights: Tensor | None) -> tuple[Tensor | None, Tensor | 
 
 @dataclass(frozen=True)
 class Totals:
-    """The sums of a pass on a device: of the features (Q, K), the value, and with labels counts of the denominator."""
+    """The sums of a pass on a device: of the features (Q, K), counts, the value, and with labels other counts (K,)."""
 
     split: SplitCoefficients
     packed: Tensor
@@ -442,7 +493,8 @@ class Totals:
         split, (_, k, q) = self.split, self.split.halves.shape
         packed = (self.packed if self.largest is None else self.packed * self.largest).to(split.units.device)
         sums = packed[: k * q].view(q, k)[: len(split.units), : split.n_components].T / (self.unit * split.units)
-        denominators = packed[k * q + 1 :][: split.n_components]
+        counts, (value, *_), denominators = packed[k * q :].split([k, 1, len(packed) - k * (q + 1) - 1])
+        denominators = denominators[: split.n_components]
         if not len(denominators):
             denominators = packed.new_zeros(split.n_components)
-        return packed[k * q] / self.unit, sums[:, -1], sums[:, :-1], denominators
+        return value / self.unit, counts[: split.n_components] / self.unit, sums, denominators
