@@ -18,14 +18,16 @@ from mixtura import (
     MixtureClassifier,
 )
 from mixtura.covariances import COVARIANCES as PARTS
-from mixtura.engine import fused
+from mixtura.engine import fused, passes
 from mixtura.engine.evaluator import move_for_passes
 from mixtura.engine.passes import summarise
+from mixtura.engine.recorded import Recording
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import FEW_VALUES
 from mixtura.estimators.labels import FEW_LABELS, read_labels
 from mixtura.model.mixture import Mixture
 from mixtura.nn import MixtureHead
+from mixtura.numerics.gpu import plain_torch
 from mixtura.objectives import Conditional, Joint, Marginal
 from mixtura.solvers import Gradient
 
@@ -346,3 +348,34 @@ def test_given_parts_of_a_start_go_to_the_gpu(device, given):
     model = GaussianMixture(2, covariance_type="diag", random_state=0, max_iter=3, tol=np.inf, **{given: parts[given]})
     on_host = GaussianMixture(**model.get_params()).fit(X.cpu())
     assert_close(model.fit(X).means_, on_host.means_, 1e-4)
+
+
+@pytest.mark.parametrize("name", ["full", "diag"])
+def test_iterations_over_few_rows_are_recorded(monkeypatch, device, name):
+    """From the eighth pass on a fit launches one graph; its parameters are those of passes without kernels."""
+    X, _ = samples(device, MANY)
+    recorded = []
+    monkeypatch.setattr(passes, "Recording", lambda *args: recorded.append(1) or Recording(*args))
+    model = GaussianMixture(
+        3, covariance_type=name, tol=0.0, max_iter=30, init_params="random_from_data", random_state=0
+    )
+    model.fit(X)
+    assert recorded == [1]
+    with plain_torch():
+        expected = GaussianMixture(**model.get_params()).fit(X)
+    assert recorded == [1]
+    assert_same_mixture(model.mixture_, expected.mixture_, 1e-8)
+
+
+def test_where_every_launch_waits_nothing_is_recorded(device):
+    """As for debugging, where a recording cannot be made."""
+    program = (
+        "import torch; from mixtura import GaussianMixture; from mixtura.engine import passes;"
+        "made = []; record = passes.Recording;"
+        "passes.Recording = lambda *args: made.append(1) or record(*args);"
+        f"X = torch.randn({MANY}, {N_FEATURES}, device='{device}');"
+        "GaussianMixture(3, tol=0.0, max_iter=12, init_params='random_from_data', random_state=0).fit(X);"
+        "assert made == [1]"
+    )
+    environment = {**os.environ, "CUDA_LAUNCH_BLOCKING": "1"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, env=environment)

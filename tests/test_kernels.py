@@ -8,10 +8,11 @@ import torch
 
 from mixtura.covariances import COVARIANCES
 from mixtura.engine import fused as fused_module
-from mixtura.engine import tuning
-from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, computing_dtype
+from mixtura.engine import passes, tuning
+from mixtura.engine.evaluator import Buffers, Evaluator, LoadedChunk, computing_dtype, evaluator_for
 from mixtura.engine.fused import FusedPass
 from mixtura.engine.passes import map_rows, summarise
+from mixtura.engine.recorded import Recording
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.model.mixture import Mixture
 from mixtura.numerics import gpu
@@ -233,6 +234,70 @@ def test_posteriors_in_one_kernel_do_not_depend_on_the_other_rows(generator, mon
     tolerance = 1e-5 if rows.device.type == "cpu" else 0.0
     torch.testing.assert_close(among[same], answers[same], rtol=tolerance, atol=tolerance)
     assert answers.is_contiguous()
+
+
+def as_on_a_gpu(monkeypatch):
+    """Passes over few rows by homogeneous products."""
+
+    def homogeneous(*args):
+        evaluator = evaluator_for(*args)
+        evaluator.homogeneous = True
+        return evaluator
+
+    monkeypatch.setattr(passes, "evaluator_for", homogeneous)
+    monkeypatch.setattr(fused_module, "FEW_PRODUCTS", 2**28)
+    monkeypatch.setattr(fused_module, "kernels_for", lambda values: kernels)
+
+
+class Replayed:
+    """A recording that runs its operations again, as a graph does."""
+
+    def __init__(self, run, device):
+        self.replay = run
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_passes_over_the_same_rows_are_recorded(generator, monkeypatch, objective):
+    """From the eighth on a pass is a replay with its own coefficients; other rows or classes begin anew."""
+    recorded = []
+    record = Recording if generator.device.type == "cuda" else Replayed
+    monkeypatch.setattr(passes, "Recording", lambda *args: recorded.append(1) or record(*args))
+    as_on_a_gpu(monkeypatch)
+    rows, labels = 2.5 * draw(generator, 90, 4), torch.arange(90, device=generator.device) % 3 - 1
+    source, first, buffers = TensorSource(rows, labels), mixture_of(generator, "full").to("cpu"), Buffers()
+    others = TensorSource(rows[:80] + 1, labels[:80], weights=draw(generator, 80).square())
+    two = Mixture(first.log_weights, first.means, first.covariance, first.class_of.clone())
+    steps = [(first, source)] * 10 + [(two, source)] * 2 + [(two, others)] * 9 + [(first, source)]
+    frames, n_recorded = {id(place): locate(place).to("cpu") for place in (source, others)}, []
+    for number, (start, place) in enumerate(steps):
+        means, frame = start.means + 0.01 * number, frames[id(place)]
+        mixture = Mixture(start.log_weights, means, start.covariance, start.class_of)
+        expected = summarise(mixture, place, OBJECTIVES[objective], frame)
+        actual = summarise(mixture, place, OBJECTIVES[objective], frame, buffers=buffers)
+        n_recorded.append(len(recorded))
+        assert math.isclose(actual.value, expected.value, rel_tol=1e-13)
+        assert actual.weight == expected.weight
+        for part, other in zip(actual.about(means).tensors(), expected.about(means).tensors(), strict=True):
+            torch.testing.assert_close(part, other, rtol=1e-12, atol=1e-12)
+    assert n_recorded == [0] * 7 + [1] * 12 + [2] * 3
+
+
+@pytest.mark.parametrize("why", ["missing", "soft labels", "large", "another objective"])
+def test_passes_that_may_wait_for_the_device_are_not_recorded(generator, monkeypatch, why):
+    monkeypatch.setattr(passes, "Recording", lambda *args: pytest.fail("recorded"))
+    as_on_a_gpu(monkeypatch)
+    if why == "large":
+        monkeypatch.setattr(fused_module, "FEW_PRODUCTS", 0)
+    rows, shares = 2.5 * draw(generator, 90, 4), None
+    if why == "missing":
+        rows[3, 1] = torch.nan
+    if why == "soft labels":
+        shares = torch.full((90, 2), 0.5, dtype=torch.float64, device=rows.device)
+    labels = torch.arange(90, device=rows.device) % 2 if shares is None else None
+    source, objective = TensorSource(rows, labels, shares), Margin() if why == "another objective" else Conditional()
+    frame, buffers, mixture = locate(source).to("cpu"), Buffers(), mixture_of(generator, "full").to("cpu")
+    values = {summarise(mixture, source, objective, frame, buffers=buffers).value for _ in range(12)}
+    assert len(values) == 1 or why == "large"
 
 
 def refuses(monkeypatch, mixture, source, objective) -> bool:

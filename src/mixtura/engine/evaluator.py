@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from mixtura.engine.recorded import Repeats
 from mixtura.engine.sources import Source
 from mixtura.engine.tuning import (
     EXPECTED_DEVIATIONS,
@@ -62,6 +63,7 @@ class Buffers:
             None  # of a chunk, and the views used to compute them
         )
         self.homogeneous: tuple[int, Tensor] | None = None  # place of the ones, and features of a chunk on a GPU
+        self.repeats = Repeats()
 
     def get(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """An uninitialised tensor of this shape, of the type and on the device of another."""
@@ -70,6 +72,13 @@ class Buffers:
         if held is None or len(held) < size or held.device != like.device:
             self._memory[name] = held = torch.empty(size, dtype=torch.uint8, device=like.device)
         return held[:size].view(like.dtype).view(shape)
+
+    def handed_over(self) -> Buffers:
+        """The same buffers for somebody who keeps them; these are empty then."""
+        other = Buffers()
+        other._memory, other.features, other.homogeneous = self._memory, self.features, self.homogeneous
+        self._memory, self.features, self.homogeneous = {}, None, None
+        return other
 
 
 Accumulate = Callable[["Sums", Tensor], None]
@@ -249,14 +258,22 @@ class Evaluator:
         return scores, accumulate
 
     def _homogeneous_weights(self, components: slice) -> Tensor:
-        """Weights, bias and zeros up to a multiple of `FEATURE_MULTIPLE`, (K', Q)."""
+        """The homogeneous weights of some components where the rows are, (K', Q)."""
         if self._homogeneous is None:
-            weights, bias = self.coefficients.weights, self.coefficients.bias
-            assert weights is not None
-            parts = torch.cat((weights, bias.unsqueeze(1)), 1)
-            parts = torch.nn.functional.pad(parts, (0, -(self.n_columns + 1) % FEATURE_MULTIPLE))
-            self._homogeneous = parts.to(self.device)
+            self._homogeneous = self.homogeneous_weights().to(self.device)
         return self._homogeneous[components]
+
+    def homogeneous_weights(self) -> Tensor:
+        """Weights, bias and zeros up to a multiple of `FEATURE_MULTIPLE`, (K, Q), where the mixture is."""
+        weights, bias = self.coefficients.weights, self.coefficients.bias
+        assert weights is not None
+        parts = torch.cat((weights, bias.unsqueeze(1)), 1)
+        return torch.nn.functional.pad(parts, (0, -(self.n_columns + 1) % FEATURE_MULTIPLE))
+
+    def read_from(self, weights: Tensor) -> None:
+        """Read homogeneous weights (K, Q) from here in all operations that follow."""
+        self._homogeneous = weights
+        _ = self.class_of
 
     def _homogeneous_phi(self, rows: Tensor, buffers: Buffers) -> Tensor:
         """The shared features of rows about the centre, then a one, then zeros, (Q, n)."""

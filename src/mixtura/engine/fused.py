@@ -108,6 +108,12 @@ def _is_large(evaluator: Evaluator, source: Source) -> bool:
     return source.n_rows is None or source.n_rows * evaluator.n_columns * evaluator.n_components >= FEW_PRODUCTS
 
 
+def consists_of_launches(evaluator: Evaluator, source: Source) -> bool:
+    """Whether launches are most of a pass: few rows on a GPU, and coefficients of the host."""
+    by_products = evaluator.homogeneous and not evaluator.given.means.is_cuda
+    return by_products and kernels_for(evaluator.centre) is not None and not _is_large(evaluator, source)
+
+
 def fused_pass(evaluator: Evaluator, objective: Objective, source: Source) -> FusedPass | None:
     """The pass by kernels for whole passes, if rows, covariance, objective and precision allow it."""
     kernels = kernels_for(evaluator.centre) if source.dtype == torch.float32 else None

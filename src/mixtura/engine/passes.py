@@ -29,9 +29,10 @@ from mixtura.engine.evaluator import (
     frame_of,
     move_for_passes,
 )
-from mixtura.engine.fused import FusedPass, fused_pass, fused_scores, responsibility_kernels
+from mixtura.engine.fused import FusedPass, consists_of_launches, fused_pass, fused_scores, responsibility_kernels
+from mixtura.engine.recorded import Recording
 from mixtura.engine.sources import Block, BlockSource, Group, Source, joined
-from mixtura.engine.threads import available_threads, computing, share_out, threads_for
+from mixtura.engine.threads import available_threads, check_time, computing, share_out, threads_for
 from mixtura.engine.tuning import (
     CACHE_BYTES,
     DEFAULT_MEMORY_LIMIT,
@@ -39,6 +40,7 @@ from mixtura.engine.tuning import (
     FEATURE_MULTIPLE,
     FEW_KEPT_PARAMETERS,
     FEWEST_ROWS,
+    RECORDED_AFTER,
     ROW_MULTIPLE,
     SMALL_PASS,
 )
@@ -231,16 +233,10 @@ def _total(
     source: Source,
 ) -> Summary:
     """The summary by an evaluator, and by kernels for whole passes where they support the rows."""
-    n_threads = available_threads(source.device)
-    totals = [_Total(evaluator, objective) for _ in range(n_threads)]
-    totals[0].buffers = buffers or totals[0].buffers
-    for block in source.blocks():
-        chunks = chunks_of(block, objective.own_class_only, evaluator, memory_limit, n_threads, objective, fused)
-        size = sum(chunk.work for chunk in chunks)
-        share_out(chunks, size, lambda chunk, t: totals[t].add_chunk(chunk, memory_limit), n_threads, in_order=True)
-    total = totals[0]
-    for other in totals[1:]:
-        total.add(other)
+    buffers = buffers or Buffers()
+    total = None if fused is not None else _replayed(evaluator, objective, memory_limit, buffers, source)
+    if total is None:
+        total = _added_up(evaluator, objective, fused, memory_limit, buffers, source)
     counts = torch.zeros_like(evaluator.given.log_weights)
     if total.denominators is not None:
         counts = total.denominators.to(counts.device)
@@ -256,6 +252,69 @@ def _total(
     value = values[0] if len(values) == 1 else torch.stack(values).sum(0)  # one, or one for each objective
     number = value if value.ndim else float(value)
     return Summary(cast("float", number), float(total.weight), evaluator.moments(sums), counts)
+
+
+def _added_up(
+    evaluator: Evaluator,
+    objective: Objective,
+    fused: FusedPass | None,
+    memory_limit: int,
+    buffers: Buffers,
+    source: Source,
+) -> _Total:
+    """The sums of all chunks."""
+    n_threads = available_threads(source.device)
+    totals = [_Total(evaluator, objective) for _ in range(n_threads)]
+    totals[0].buffers = buffers
+    for block in source.blocks():
+        chunks = chunks_of(block, objective.own_class_only, evaluator, memory_limit, n_threads, objective, fused)
+        size = sum(chunk.work for chunk in chunks)
+        share_out(chunks, size, lambda chunk, t: totals[t].add_chunk(chunk, memory_limit), n_threads, in_order=True)
+    total = totals[0]
+    for other in totals[1:]:
+        total.add(other)
+    return total
+
+
+def _replayed(
+    evaluator: Evaluator, objective: Objective, memory_limit: int, buffers: Buffers, source: Source
+) -> _Total | None:
+    """The same sums by a recording, if the last passes were like this one and consist of launches."""
+    if not isinstance(source, BlockSource) or not consists_of_launches(evaluator, source):
+        return None
+    (block,), repeats = source.blocks(), buffers.repeats
+    number = repeats.count(block, objective, evaluator.centre, evaluator.given.class_of, evaluator.coefficients.shared)
+    if number == RECORDED_AFTER:
+        repeats.recorded = _recorded(evaluator, objective, memory_limit, buffers, block)
+    if repeats.recorded is None:
+        return None
+    check_time()
+    weights, recording = repeats.recorded
+    weights.copy_(evaluator.homogeneous_weights())
+    return recording.replay()
+
+
+def _recorded(
+    evaluator: Evaluator, objective: Objective, memory_limit: int, buffers: Buffers, block: Block
+) -> tuple[Tensor, Recording[_Total]] | None:
+    """Where a recording reads its coefficients, and the recording; None if an operation may wait for the device."""
+    chunks = chunks_of(block, objective.own_class_only, evaluator, memory_limit, 1, objective)
+    if any(chunk.group.missing or responsibility_kernels(objective, block, chunk.group) is None for chunk in chunks):
+        return None
+    weights = evaluator.homogeneous_weights().to(evaluator.device)
+    evaluator.read_from(weights)
+    own_buffers = buffers.handed_over()
+
+    def run() -> _Total:
+        total = _Total(evaluator, objective, own_buffers)
+        for chunk in chunks:
+            total.add_chunk(chunk, memory_limit)
+        return total
+
+    try:
+        return weights, Recording(run, evaluator.device)
+    except RuntimeError:  # such as where every launch waits, for debugging
+        return None
 
 
 @dataclass
