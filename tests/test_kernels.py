@@ -23,10 +23,10 @@ from mixtura.objectives import (
     Margin,
     Marginal,
     class_log_joint,
-    component_posteriors,
     likelihood,
     posteriors,
 )
+from mixtura.objectives.likelihood import component_posteriors
 from mixtura.values.extents import extents_of
 from mixtura.values.features import QUADRATICS, triangle
 
@@ -258,7 +258,7 @@ class Replayed:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_passes_over_the_same_rows_are_recorded(generator, monkeypatch, objective):
-    """From the eighth on a pass is a replay with its own coefficients; other rows or classes begin anew."""
+    """From the eighth on a pass is a replay with its own coefficients; other rows or classes begin again."""
     recorded = []
     record = Recording if generator.device.type == "cuda" else Replayed
     monkeypatch.setattr(passes, "Recording", lambda *args: recorded.append(1) or record(*args))

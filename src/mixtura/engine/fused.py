@@ -19,7 +19,7 @@ from mixtura.engine.sources import Block, Group, Source
 from mixtura.engine.tuning import FEW_PRODUCTS, LEAST_VARIANCE, NEAR_DEVIATIONS
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.gpu import kernels_for
-from mixtura.objectives import component_posteriors
+from mixtura.objectives.likelihood import component_posteriors
 from mixtura.roles import LogSumObjective, Objective
 from mixtura.values.features import SQUARES
 from mixtura.values.moments import DiagonalForm, Summary

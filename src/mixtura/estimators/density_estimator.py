@@ -36,7 +36,8 @@ from mixtura.inspection.summaries import (
 )
 from mixtura.model.mixture import Mixture
 from mixtura.model.transforms import Recoding, Transform
-from mixtura.objectives import component_posteriors, posteriors
+from mixtura.objectives import posteriors
+from mixtura.objectives.likelihood import component_posteriors
 from mixtura.roles import Structure
 from mixtura.selection.task import PriorChoice
 from mixtura.solvers.em import RunningMoments

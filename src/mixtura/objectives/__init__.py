@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from mixtura.objectives.hybrid import Hybrid
-from mixtura.objectives.likelihood import (
-    Assigned,
-    Conditional,
-    Joint,
-    Marginal,
-    class_log_joint,
-    component_posteriors,
-    posteriors,
-)
+from mixtura.objectives.likelihood import Assigned, Conditional, Joint, Marginal, class_log_joint, posteriors
 from mixtura.objectives.margin import Margin
 from mixtura.objectives.per_member import Members
 from mixtura.roles import Objective
@@ -34,6 +26,5 @@ __all__ = [
     "Marginal",
     "Members",
     "class_log_joint",
-    "component_posteriors",
     "posteriors",
 ]

@@ -46,12 +46,11 @@ def _squares(
     inside = d < n_features
     place = weights + k[None, :] * n_columns + d[:, None]
     low_place = place + n_all * n_columns
-    linear = tl.load(place, mask=inside[:, None], other=0.0)
-    linear_low = tl.load(low_place, mask=inside[:, None], other=0.0)
-    square = tl.load(place + n_features, mask=inside[:, None], other=0.0)
-    square_low = tl.load(low_place + n_features, mask=inside[:, None], other=0.0)
-    constant = tl.load(bias + k)
-    rest = tl.load(bias + n_all + k)
+    known = inside[:, None]
+    linear, linear_low = tl.load(place, mask=known, other=0.0), tl.load(low_place, mask=known, other=0.0)
+    place, low_place = place + n_features, low_place + n_features
+    square, square_low = tl.load(place, mask=known, other=0.0), tl.load(low_place, mask=known, other=0.0)
+    constant, rest = tl.load(bias + k), tl.load(bias + n_all + k)
     scale = tl.load(frame + d, mask=inside, other=0.0)
     shift = tl.load(frame + n_features + d, mask=inside, other=0.0)
     shift_rest = tl.load(frame + 2 * n_features + d, mask=inside, other=0.0)
@@ -64,10 +63,8 @@ def _squares(
     counts = home + n_columns * n_all + k
     denominators = counts + n_all + 1
     for start in range(program * ROWS * STEPS, n_rows, tl.num_programs(0) * ROWS * STEPS):
-        first = tl.zeros([K, D], tl.float32)
-        second = tl.zeros([K, D], tl.float32)
-        count = tl.zeros([K], tl.float32)
-        denominator = tl.zeros([K], tl.float32)
+        first, second = tl.zeros([K, D], tl.float32), tl.zeros([K, D], tl.float32)
+        count, denominator = tl.zeros([K], tl.float32), tl.zeros([K], tl.float32)
         for step in range(STEPS):
             n = start + step * ROWS + tl.arange(0, ROWS)
             valid = n < n_rows
@@ -85,9 +82,7 @@ def _squares(
                 here = n[:, None].to(tl.int64) * n_components + k[None, :]
                 tl.store(out + here, every, mask=valid[:, None] & (k < n_components)[None, :])
             else:
-                share = valid.to(tl.float32)
-                if WEIGHTS:
-                    share = tl.load(row_weights + rows, mask=valid, other=0.0).to(tl.float32)
+                share = (tl.load(row_weights + rows, mask=valid, other=0.0) if WEIGHTS else valid).to(tl.float32)
                 log_sum, signed, every = evaluate(
                     s, share, labels, rows, valid, owner, own_weight, weight, LABELS, LOWEST, TINY
                 )  # fmt: skip
