@@ -48,7 +48,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sparse": QUADRATIC,
 }
 STEPS_PER_GRAPH = 5
-N_PARTS = 8  # of the rows in the gradient of a convolution
 SAVED_EVERY = 10  # epochs between two copies on disk
 LOSS_SCALE = 1024.0  # for gradients in half precision; the optimiser divides by it
 COUNTS = (2, 5, 10, 15, 20, 30, 40, 50, 70, 100, 150, 200, 300, 400, 500, 600)  # weights left, for the curves
@@ -162,52 +161,11 @@ def pixels(images: Tensor) -> Tensor:
     return (images.float() / 255 - MEAN) / SCALE
 
 
-def columns(images: Tensor, size: int) -> Tensor:
-    """The size x size neighbourhoods of all pixels (..., H, W, C) as rows (..., H, W, size * size * C)."""
-    padded = functional.pad(images, (0, 0, *(size // 2,) * 4))
-    wide = torch.complex128 if images.dtype == torch.float16 and images.shape[-1] % 8 == 0 else images.dtype
-    padded, (*lead, height, width, _) = padded.view(wide), images.shape  # copies of 16 bytes are faster
-    *steps, down, right, one = padded.stride()
-    shape = (*lead, height, width, size, size, padded.shape[-1])
-    rows = padded.as_strided(shape, (*steps, down, right, down, right, one)).reshape(*shape[:-3], -1)
-    return rows.view(images.dtype)
-
-
-class StackedConvolution(torch.autograd.Function):
-    """Convolutions of networks side by side and their ReLU, as products of batches of matrices.
-
-    Images (G, N, H, W, C), weights (G, O, S, S, C), biases (G, O).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        rows = columns(images, weight.shape[2]).flatten(1, 3)
-        out = torch.baddbmm(bias.unsqueeze(1), rows, weight.flatten(2).mT).relu_()
-        ctx.save_for_backward(rows, weight, out)
-        return out.view(*images.shape[:-1], -1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        rows, weight, out = ctx.saved_tensors
-        gradient = torch.ops.aten.threshold_backward(gradients[0], out.view_as(gradients[0]), 0)
-        of_images = None
-        if ctx.needs_input_grad[0]:
-            turned = weight.flip(2, 3).permute(0, 2, 3, 1, 4).flatten(1, 3)  # (G, S S O, C)
-            neighbours = columns(gradient, weight.shape[2])
-            of_images = (neighbours.flatten(1, 3) @ turned).view(*neighbours.shape[:-1], -1)
-        flat = gradient.flatten(1, 3)
-        parts = [x.unflatten(1, (N_PARTS, -1)).flatten(0, 1) for x in (flat, rows)]  # sums of many rows in parts
-        of_weight = (parts[0].mT @ parts[1]).unflatten(0, (-1, N_PARTS)).sum(1)
-        return of_images, of_weight.view_as(weight), flat.sum(1)
-
-
 class StackedNetworks(nn.Module):
     """Networks of the same shape side by side: grouped convolutions, and products of batches of matrices.
 
     On a GPU the factors of convolutions have half precision, and their sums single precision.
     """
-
-    by_columns = torch.cuda.is_available()
 
     def __init__(self, networks: Sequence[PlainNetwork]):
         super().__init__()
@@ -221,8 +179,6 @@ class StackedNetworks(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Features (G, N, D) of images (G, N, 1, H, W)."""
-        if self.by_columns:
-            return self.features_by_columns(images)
         n, device = self.n_networks, images.device.type
         x = images.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
         for number, layer in enumerate(self.layers):
@@ -235,19 +191,6 @@ class StackedNetworks(nn.Module):
                 x = torch.baddbmm(own[1].unsqueeze(1), x.float(), own[0].mT)
             else:
                 x = x.unflatten(1, (n, -1)).transpose(0, 1).flatten(2) if isinstance(layer, nn.Flatten) else layer(x)
-        return x
-
-    def features_by_columns(self, images: Tensor) -> Tensor:
-        dtype = torch.float16 if images.device.type == "cuda" else images.dtype
-        x = images.movedim(2, 4).to(dtype)
-        for number, layer in enumerate(self.layers):
-            own = [self.state[f"{number}_{name}"] for name in ("weight", "bias") if f"{number}_{name}" in self.state]
-            if isinstance(layer, nn.Conv2d):
-                x = StackedConvolution.apply(x, own[0].movedim(2, 4).to(dtype), own[1].to(dtype))
-            elif isinstance(layer, nn.MaxPool2d):
-                x = layer(x.flatten(0, 1).movedim(3, 1)).movedim(1, 3).unflatten(0, x.shape[:2])
-            elif isinstance(layer, nn.Linear):
-                x = torch.baddbmm(own[1].unsqueeze(1), x.movedim(4, 2).flatten(2).float(), own[0].mT)
         return x
 
 
@@ -270,8 +213,6 @@ class Trainer:
         self.orders = torch.stack([torch.randperm(len(data.images), device=self.device) for _ in METHODS])
         self.losses = torch.zeros(len(METHODS), device=self.device)
         self.replay, self.stream = self.step, None
-        # Heads are chains of small kernels, in streams of their own.
-        self.sides = [torch.cuda.Stream() if self.device.type == "cuda" else None for _ in METHODS]
 
     def settings_of(self, method: str) -> dict[str, Any]:
         if method != "large_margin":
@@ -290,7 +231,7 @@ class Trainer:
         images, labels = self.data.images[rows], self.data.labels[rows]
         self.optimiser.zero_grad(set_to_none=True)
         features = self.networks(pixels(images))
-        logits = self.logits(features, labels)
+        logits = [head(x, y).float() for head, x, y in zip(self.heads.values(), features, labels, strict=True)]
         losses = functional.cross_entropy(torch.cat(logits), labels.flatten(), reduction="none")
         losses = losses.view(labels.shape).mean(1)
         epoch = torch.div(self.number, self.steps_per_epoch, rounding_mode="floor")[0]
@@ -300,19 +241,6 @@ class Trainer:
         self.optimiser.step()
         self.losses.copy_(losses.detach())
         self.number.add_(1)
-
-    def logits(self, features: Tensor, labels: Tensor) -> list[Tensor]:
-        """Logits (N, C) of every head."""
-        outer = None if self.sides[0] is None else torch.cuda.current_stream()
-        logits = []
-        for head, side, x, y in zip(self.heads.values(), self.sides, features, labels, strict=True):
-            if side is not None:
-                side.wait_stream(outer)
-            with torch.cuda.stream(side):
-                logits.append(head(x, y).float())
-        for side in self.sides if outer is not None else ():
-            outer.wait_stream(side)
-        return logits
 
     def record(self) -> None:
         """Record some steps as a graph in a stream of its own; the warm-up steps count as training steps."""

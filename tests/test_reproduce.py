@@ -489,22 +489,6 @@ def test_networks_trained_side_by_side_are_those_trained_alone(monkeypatch):
                 )
 
 
-def test_convolutions_by_columns_are_grouped_convolutions(monkeypatch):
-    torch.manual_seed(0)
-    networks = heads.StackedNetworks([heads.PlainNetwork(4, 8) for _ in range(3)])
-    images, directions, figures = torch.randn(3, 8, 1, 28, 28), torch.randn(3, 8, 4), []
-    for by_columns in (False, True):
-        monkeypatch.setattr(networks, "by_columns", by_columns)
-        networks.zero_grad()
-        features = networks(images)
-        (features * directions).sum().backward()
-        figures.append([features.detach(), *(own.grad.clone() for own in networks.parameters())])
-    for actual, expected in zip(*figures, strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
-    halves = torch.randn(2, 5, 6, 8).half()  # copied eight at a time
-    assert torch.equal(heads.columns(halves, 3), heads.columns(halves.float(), 3).half())
-
-
 def test_a_stopped_column_continues_from_its_file(tmp_path, monkeypatch):
     monkeypatch.setattr(heads, "SAVED_EVERY", 1)
     labels = torch.arange(2 * heads.BATCH) % 3
