@@ -30,6 +30,7 @@ from mixtura.numerics.linalg import safe_cholesky
 from mixtura.roles import Covariance, Structure
 from mixtura.selection.candidates import WIDE
 from mixtura.selection.task import PriorChoice
+from mixtura.solvers import Units
 from mixtura.values.features import QUADRATICS, Coefficients
 
 # Number of batches that a fit to all features counts as when training continues: the memory of the running density.
@@ -105,7 +106,7 @@ def refit(
     if head.quadratic in kinds and not head.density and _has_closed_form(rows.shape[1], head.n_components, options):
         _, mixture, temperature = fits or closed_forms(rows, labels, kinds[head.quadratic], options)
         with computing():
-            mixture = _in_units(mixture, centre, scale)
+            mixture = Units(centre, scale).of(mixture)
     else:
         model = MixtureClassifier(head.n_components, covariance_type=_structure(head), **options)
         mixture = model.fit((rows - centre) / scale, labels).mixture_
@@ -152,12 +153,6 @@ def closed_forms(rows: Tensor, labels: np.ndarray, kind: str | None, options: di
     return kind, again.mixture_, float(temperature)
 
 
-def _in_units(mixture: Mixture, centre: Tensor, scale: Tensor) -> Mixture:
-    """The mixture of the features divided by their scales about a centre."""
-    centre, scale = centre.to(mixture.means), scale.to(mixture.means)
-    return replace(mixture, means=(mixture.means - centre) / scale, covariance=mixture.covariance.scaled(1 / scale))
-
-
 def from_estimator(make: Callable[..., AnyHead], model: MixtureClassifier, density: bool) -> AnyHead:
     """See MixtureHead.from_estimator; `make` is the class of the head."""
     checks.convertible_to_head(model.warp_, model.encoding_, type(model).__name__)
@@ -179,7 +174,7 @@ def from_estimator(make: Callable[..., AnyHead], model: MixtureClassifier, densi
     mean = mixture.weights @ mixture.means
     _normalise(head, mean, mixture.weights @ (mixture.covariance.variances() + (mixture.means - mean).square()))
     with computing():
-        mixture = _in_units(mixture, *head.frame())
+        mixture = Units(*(part.to(mixture.means) for part in head.frame())).of(mixture)
     return initialise(head, mixture, True, temperature)
 
 
@@ -318,7 +313,7 @@ def _mixture(head: Head) -> Mixture:
         covariance, means, log_weights = _fix_gauge(head.quadratic, head.n_features, parts.coefficients())
     class_of = torch.arange(head.n_classes).repeat_interleave(head.n_components)
     log_weights = log_weights - log_weights.logsumexp(0)
-    return Mixture(log_weights, means * scale + centre, covariance.scaled(scale), class_of)
+    return Units(centre, scale).back(Mixture(log_weights, means, covariance, class_of))
 
 
 def _fix_gauge(quadratic: str, size: int, coefficients: Coefficients) -> tuple[Covariance, Tensor, Tensor]:
