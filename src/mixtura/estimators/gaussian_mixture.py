@@ -28,23 +28,13 @@ from mixtura.estimators.estimator import (
     MemoryLimit,
     PathName,
     RandomState,
-    atomic_fit,
     check_fitted,
     declared,
     fitting,
     with_constructor,
 )
 from mixtura.estimators.labels import with_groups
-from mixtura.estimators.online import (
-    FIRST_STARTS,
-    advance,
-    begin,
-    check_batch,
-    learns_online,
-    problem_of,
-    remember_first,
-    resume,
-)
+from mixtura.estimators.online import check_batch, learn_batch, learns_online, settings_of_first
 from mixtura.estimators.parts import Data, by_parts, is_streamed, read_stream
 from mixtura.estimators.rows import read_rows, read_samples
 from mixtura.estimators.scikit_learn import (
@@ -319,32 +309,18 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         """
         check_batch(X, step)
         self._check_arguments()
-        first, settings = "mixture_" not in vars(self), make_density_settings(self)
-        if first:
-            several = replace(settings, n_init=FIRST_STARTS if self.n_init == 1 else self.n_init)
+        settings = make_density_settings(self)
 
-            def fit_first() -> None:
-                with atomic_fit(self):
-                    self._fit(several, X, sample_weight)
+        def read() -> Source:
+            rows = read_rows(self, X, reset=False)
+            return rows.source(weights=checks.sample_weight(sample_weight, len(rows), all_rows=False))
 
-            begin(self, fit_first)
-        rows = read_rows(self, X, reset=False)
-        source = rows.source(weights=checks.sample_weight(sample_weight, len(rows), all_rows=False))
-        if first:
-            remember_first(self, problem_of(self, settings, source))
-        elif source.n_rows:
-            self._step(settings, source, step)
+        record = learn_batch(
+            self, settings, step, lambda: self._fit(settings_of_first(settings), X, sample_weight), read
+        )
+        if record is not None:
+            self.lower_bound_, self.lower_bounds_ = record.objective, [*self.lower_bounds_, record.objective]
         return self
-
-    def _step(self, settings: Settings, source: Source, step: float | str) -> None:
-        if self.running_ is None:
-            resume(self, problem_of(self, settings, source))
-        assert self.running_ is not None
-        alone = self.running_.prior is None
-        record = advance(self, source, Marginal(), step, self.reg_covar if alone else 0.0, strict=alone)
-        self.n_iter_, self.lower_bound_ = self.n_iter_ + 1, record.objective
-        self.lower_bounds_ = [*self.lower_bounds_, record.objective]
-        self.history_ = [*self.history_, record]
 
     def _selected_settings(self) -> dict[str, object]:
         what = {} if self.search_ is None else self.search_.best.what

@@ -18,13 +18,12 @@ from mixtura.estimators.estimator import (
     MemoryLimit,
     PathName,
     RandomState,
-    atomic_fit,
     check_fitted,
     fitting,
     with_constructor,
 )
 from mixtura.estimators.frames import as_array
-from mixtura.estimators.online import FIRST_STARTS, classifies_online, update_classifier
+from mixtura.estimators.online import classifies_online, update_classifier
 from mixtura.estimators.scikit_learn import classifier_from_sklearn, classifier_to_sklearn
 from mixtura.estimators.training import Settings, continues, fit_data, keep, make_settings, read_training
 from mixtura.files.registry import storable
@@ -284,17 +283,8 @@ class MixtureClassifier(DensityClassifier):
         self : MixtureClassifier
         """
         self._check_arguments()
-        settings = replace(make_classifier_settings(self), n_init=FIRST_STARTS if self.n_init == 1 else self.n_init)
-
-        def fit_first(X: object, y: object, sample_weight: object) -> None:
-            with atomic_fit(self):
-                search, data = (
-                    make_classifier_search(self, average=1),
-                    read_training(self, settings, X, y, sample_weight),
-                )
-                keep(self, settings, data, *fit_data(self, data, settings, search))
-
-        update_classifier(self, settings, fit_first, X, y, classes, sample_weight, step)
+        settings, search = make_classifier_settings(self), make_classifier_search(self, average=1)
+        update_classifier(self, settings, search, X, y, classes, sample_weight, step)
         return self
 
     @classmethod

@@ -20,18 +20,18 @@ from mixtura.engine.sources import Source, locate
 from mixtura.engine.threads import computing
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import ClassWeight
+from mixtura.estimators.estimator import ClassWeight, atomic_fit
 from mixtura.estimators.labels import ClassNumbers, Labels
 from mixtura.estimators.parts import is_streamed
 from mixtura.estimators.rows import read_rows
-from mixtura.estimators.training import Settings, check_described, make_generator
+from mixtura.estimators.training import Settings, check_described, fit_data, keep, make_generator, read_training
 from mixtura.files.registry import as_loaded
 from mixtura.init.description import describe
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import NumericalError
 from mixtura.objectives import OBJECTIVES
 from mixtura.roles import Objective
-from mixtura.selection.task import PriorChoice, Task, make_prior
+from mixtura.selection.task import PriorChoice, Task, TaskSearch, make_prior
 from mixtura.solvers import EM, Problem, Record
 from mixtura.solvers.em import adds_over_time, keep_moments
 from mixtura.values.moments import Moments, Summary
@@ -117,22 +117,39 @@ def check_batch(X: object, step: float | str) -> None:
         raise ValueError(f'step must be "decaying" or a number between 0 and 1; got {step!r}.')
 
 
-def begin(self: DensityEstimator, fit: Callable[[], None]) -> None:
-    """Fit the first batch."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # more batches are to come
-        fit()
-    if not adds_over_time(self.mixture_.covariance):
-        raise ValueError(checks.not_over_time(self.mixture_.covariance.structure.name))
+def learn_batch(
+    self: DensityEstimator, settings: Settings, step: float | str, fit: Callable[[], None], read: Callable[[], Source]
+) -> Record | None:
+    """Fit the first batch, or take one step with the rows of a later one, whose record is returned."""
+    if "mixture_" not in vars(self):
+        with warnings.catch_warnings(), atomic_fit(self):
+            warnings.simplefilter("ignore", ConvergenceWarning)  # more batches are to come
+            fit()
+        if not adds_over_time(self.mixture_.covariance):
+            raise ValueError(checks.not_over_time(self.mixture_.covariance.structure.name))
+        problem = problem_of(self, settings, read())
+        with computing():
+            remember(self, _summary(self.mixture_, problem).moments, problem, n_steps=1)
+        return None
+    source = read()
+    if not source.n_rows:
+        return None
+    if self.running_ is None:
+        resume(self, problem_of(self, settings, source))
+    record = advance(self, settings, source, step)
+    self.n_iter_ += 1
+    self.history_ = [*self.history_, record]
+    return record
 
 
-def remember_first(self: DensityEstimator, problem: Problem) -> None:
-    with computing():
-        remember(self, _summary(self.mixture_, problem).moments, problem, n_steps=1)
+def settings_of_first(settings: Settings) -> Settings:
+    """The settings of the first batch, with several initialisations."""
+    return replace(settings, n_init=FIRST_STARTS) if settings.n_init == 1 else settings
 
 
 def resume(self: DensityEstimator, problem: Problem) -> None:
     """Continue from a mixture fitted by other means, with the weight of the first batch."""
+    _continue_best(self)
     with computing():
         mixture = self.mixture_.to(problem.source.device)
         counts = mixture.weights * _summary(mixture, problem).weight
@@ -142,12 +159,12 @@ def resume(self: DensityEstimator, problem: Problem) -> None:
         remember(self, moments, problem, n_steps=1)
 
 
-def advance(
-    self: DensityEstimator, source: Source, objective: Objective, step: float | str, ridge: float, strict: bool
-) -> Record:
+def advance(self: DensityEstimator, settings: Settings, source: Source, step: float | str) -> Record:
     """One step (stepwise-em); a failed step does not change the estimator."""
-    running = self.running_
+    running, objective = self.running_, settings.objective
     assert running is not None
+    strict = settings.reg_covar is not None and running.prior is None
+    ridge = (settings.reg_covar or 0.0) if strict else 0.0
     with computing():
         limit = checks.memory_limit(self.memory_limit)
         known: list[Tensor | None] = [
@@ -176,7 +193,7 @@ def remember(self: DensityEstimator, moments: Moments, problem: Problem, n_steps
 def update_classifier(
     self: DensityClassifier,
     settings: Settings,
-    fit: Callable[[object, object, object], None],
+    search: TaskSearch | None,
     X: object,
     y: object,
     classes: object,
@@ -194,14 +211,17 @@ def update_classifier(
     numbers = ClassNumbers(known, self.unlabeled, ALL_CLASSES).read(y, len(rows), weights, "y of partial_fit")
     weights = _weigh_classes(settings.class_weight, weights, numbers, known)
     shares = _shares_of(numbers, weights, len(known)) if first else None
-    if first:
-        labels = y if shares is None else Labels(known, None, shares.cpu())
-        begin(self, lambda: fit(X, labels, sample_weight))
-    source = replace(rows, warp=self.warp_).source(None if shares is not None else numbers, shares, weights)
-    if first:
-        remember_first(self, problem_of(self, settings, source))
-    elif source.n_rows:
-        _take_step(self, settings, source, step)
+
+    def fit() -> None:
+        several, labels = settings_of_first(settings), y if shares is None else Labels(known, None, shares.cpu())
+        data = read_training(self, several, X, labels, sample_weight)
+        keep(self, several, data, *fit_data(self, data, several, search))
+
+    def read() -> Source:
+        return replace(rows, warp=self.warp_).source(None if shares is not None else numbers, shares, weights)
+
+    if learn_batch(self, settings, step, fit, read) is not None:
+        self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
 
 
 def problem_of(self: DensityEstimator, settings: Settings, source: Source) -> Problem:
@@ -226,25 +246,15 @@ def problem_of(self: DensityEstimator, settings: Settings, source: Source) -> Pr
     ).problem
 
 
-def _continue_best(self: DensityClassifier) -> None:
+def _continue_best(self: DensityEstimator) -> None:
     """Drop all members of an average but the best one, with a warning."""
-    if self.further_members_:
+    if isinstance(self, DensityClassifier) and self.further_members_:
         n_members, self.further_members_, self.average_temperature_ = len(self.members_), (), 1.0
         checks.warn(
             f"partial_fit continues the best of {n_members} members, with its own temperature, and drops the others. "
             "Set average=1 to fit one member.",
             UserWarning,
         )
-
-
-def _take_step(self: DensityClassifier, settings: Settings, source: Source, step: float | str) -> None:
-    if self.running_ is None:
-        _continue_best(self)
-        resume(self, problem_of(self, settings, source))
-    record = advance(self, source, settings.objective, step, ridge=0.0, strict=False)
-    self.class_prior_ = self.mixture_.log_class_prior.exp().cpu().numpy()
-    self.n_iter_ += 1
-    self.history_ = [*self.history_, record]
 
 
 def _weigh_classes(
