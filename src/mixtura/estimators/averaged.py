@@ -46,8 +46,7 @@ from mixtura.estimators.rows import Rows, adopt_features
 from mixtura.estimators.training import (
     bring_home,
     fit_data,
-    keep_outlier_scores,
-    keep_unobserved,
+    keep_mixture,
     make_generator,
     raise_interruption,
     read_training,
@@ -127,10 +126,22 @@ def select_base(base: DensityEstimator, table: SearchTable | None, classes: np.n
     return {"estimator": copy}
 
 
-def numbers_of(groups: object, n_rows: int) -> Tensor | None:
-    """Numbers of the groups of rows, (n,)."""
+def draw_counts(
+    model: AveragedMixture | AveragedMixtureClassifier, data: Data, groups: object, random_state: np.random.RandomState
+) -> Tensor | None:
+    """The count of each row in the replicate of each member, (n, B); None: once each."""
+    assert data.rows is not None
+    n_rows = len(data.rows)
     grouped = with_groups(None, groups, n_rows)
-    return grouped.groups if isinstance(grouped, Grouped) else None
+    return draw_replicates(
+        model.resampling,
+        model.n_estimators,
+        model.fraction,
+        np.zeros(n_rows, np.int64) if data.labels is None else _strata(data.labels),
+        data.weights,
+        random_state,
+        grouped.groups if isinstance(grouped, Grouped) else None,
+    )
 
 
 def draw_replicates(
@@ -214,22 +225,17 @@ def train_members(
 def keep_members(model: DensityEstimator, data: Data, chosen: Selected[Task], results: Sequence[FitResult]) -> None:
     """Store the members and their average, with warnings; raise KeyboardInterrupt after an interruption."""
     task, mixtures = chosen.task, [bring_home(result.mixture, data) for result in results]
-    if chosen.table is not None:
-        model.search_ = chosen.table
-    keep_unobserved(model, task.description)
     stack = Stack.of(task.structure, mixtures)
+    average = replace(stack.mixture, log_weights=stack.mixture.log_weights - math.log(len(results)))
+    open_ends = [result.outcome for result in results if result.outcome is not Outcome.CONVERGED]
+    history = _mean_history([result.history for result in results])
+    fitted = FitResult(average, open_ends[0] if open_ends else Outcome.CONVERGED, tuple(history))
     vars(model)["member_of_"] = stack.member_of
-    log_weights = stack.mixture.log_weights - math.log(len(results))
-    average = replace(stack.mixture, log_weights=log_weights)
-    model.mixture_ = as_loaded(average)
     if isinstance(model, DensityClassifier):
         assert data.classes is not None
         model.classes_, model.warp_ = data.classes, bring_home(task.warp, data)
-        model.class_prior_ = model.mixture_.log_class_prior.exp().cpu().numpy()
-    keep_outlier_scores(model, Selected((task,)), average)
-    model.n_iter_ = max(len(result.history) for result in results)
-    model.converged_ = all(result.outcome is Outcome.CONVERGED for result in results)
-    model.history_ = _mean_history([result.history for result in results])
+        model.class_prior_ = average.log_class_prior.exp().cpu().numpy()
+    keep_mixture(model, data, replace(chosen, folds=()), fitted)
     warn_of_repairs(tuple(dict.fromkeys(text for result in results for text in result.repairs)))
     for result in results:
         raise_interruption(result)
@@ -243,17 +249,22 @@ def keep_members(model: DensityEstimator, data: Data, chosen: Selected[Task], re
 
 
 def score_unseen(
-    group: MemberGroup, rows: Rows, counts: Tensor, memory_limit: int, combine: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
+    model: AveragedMixture | AveragedMixtureClassifier,
+    rows: Rows,
+    counts: Tensor,
+    combine: Callable[[Tensor, Tensor], Tensor],
+) -> np.ndarray:
     """combine(log p_b(x, c) (C, B, n), members that do not use a row (B, n)) -> (n, ...), chunk by chunk."""
-    outputs, sizes = [], group.sizes
-    for first in range(0, len(rows), SCORED_ROWS):
-        part = slice(first, first + SCORED_ROWS)
-        source = replace(rows, values=rows.values[part]).source()
-        scores = map_rows(group.mixture, source, lambda a: class_log_joint(a, sizes).T, memory_limit)
-        unseen = (counts[part] == 0).T.to(scores.device)
-        outputs.append(combine(scores.T.unflatten(0, (-1, group.n_members)), unseen))
-    return torch.cat(outputs)
+    group, limit, outputs = group_of(model), checks.memory_limit(model.memory_limit), []
+    sizes, rows = group.sizes, replace(rows, warp=group.warp)
+    with computing():
+        for first in range(0, len(rows), SCORED_ROWS):
+            part = slice(first, first + SCORED_ROWS)
+            source = replace(rows, values=rows.values[part]).source()
+            scores = map_rows(group.mixture, source, lambda a: class_log_joint(a, sizes).T, limit)
+            unseen = (counts[part] == 0).T.to(scores.device)
+            outputs.append(combine(scores.T.unflatten(0, (-1, group.n_members)), unseen))
+        return torch.cat(outputs).cpu().numpy()
 
 
 @storable("AveragedMixture", check=check_fitted)
@@ -380,8 +391,7 @@ class AveragedMixture(DensityMixin, DensityEstimator):
         adopt_features(self, base)
         self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
-        drawn = self.resampling, self.n_estimators, self.fraction, np.zeros(len(rows), np.int64)
-        counts = draw_replicates(*drawn, weights, random_state, numbers_of(groups, len(rows)))
+        counts = draw_counts(self, data, groups, random_state)
         search, start = make_density_search(base, random_state), make_start(base, random_state)
 
         def begin(task: Task, seen: Rows, source: Source, column: int) -> list[MemberFit]:
@@ -400,10 +410,7 @@ class AveragedMixture(DensityMixin, DensityEstimator):
         chosen, results = fit_data(self, data, settings, search, base=base, training=training)
         keep_members(self, data, chosen, results)
         if counts is not None:
-            with computing():
-                limit = checks.memory_limit(self.memory_limit)
-                unseen = score_unseen(group_of(self), rows, counts, limit, _mean_density)
-            self.oob_log_density_ = unseen.cpu().numpy()
+            self.oob_log_density_ = score_unseen(self, rows, counts, _mean_density)
             self.oob_score_ = mean_of(self.oob_log_density_, ~np.isnan(self.oob_log_density_), weights)
         return self
 
@@ -677,8 +684,7 @@ class AveragedMixtureClassifier(DensityClassifier):
         adopt_features(self, base)
         self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
-        drawn = self.resampling, self.n_estimators, self.fraction, _strata(labels)
-        counts = draw_replicates(*drawn, weights, random_state, numbers_of(groups, len(rows)))
+        counts = draw_counts(self, data, groups, random_state)
         settings = replace(settings, generator=_next_generator(random_state), missing="ignorable")
 
         def begin(task: Task, _: Rows, source: Source, column: int) -> list[MemberFit]:
@@ -692,7 +698,7 @@ class AveragedMixtureClassifier(DensityClassifier):
         chosen, results = fit_data(self, data, settings, search, base=base, training=training)
         keep_members(self, data, chosen, results)
         if counts is not None:
-            self._keep_unseen(replace(rows, warp=chosen.task.warp), labels, counts, weights)
+            self._keep_unseen(rows, labels, counts, weights)
         return self
 
     @property
@@ -710,11 +716,7 @@ class AveragedMixtureClassifier(DensityClassifier):
 
     def _keep_unseen(self, rows: Rows, labels: Labels, counts: Tensor, weights: Tensor | None) -> None:
         combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
-        with computing():
-            limit = checks.memory_limit(self.memory_limit)
-            values = score_unseen(group_of(self), rows, counts, limit, combine)
-        probabilities = values.cpu().numpy()
-        self.oob_decision_function_ = probabilities
+        self.oob_decision_function_ = probabilities = score_unseen(self, rows, counts, combine)
         numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()
         scored = (numbers >= 0) & ~np.isnan(probabilities[:, 0])
         own = probabilities[np.arange(len(probabilities)), numbers.clip(0)]

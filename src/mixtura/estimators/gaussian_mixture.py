@@ -48,11 +48,9 @@ from mixtura.estimators.scikit_learn import (
 )
 from mixtura.estimators.training import (
     Settings,
-    bring_home,
+    continues,
     fit_data,
-    keep_history,
-    keep_outlier_scores,
-    keep_unobserved,
+    keep_mixture,
     make_generator,
     make_settings,
     raise_interruption,
@@ -460,9 +458,8 @@ class GaussianMixture(DensityMixin, DensityEstimator):
 
 def make_density_settings(model: GaussianMixture) -> Settings:
     """The settings of a fit; a warm start keeps what was selected before."""
-    on = model.warm_start and "converged_" in vars(model)
     n_components, prior = model.n_components, model.prior
-    if on:
+    if continues(model):
         n_components = [model.mixture_.n_components] if is_auto(n_components) else n_components
         prior = model.search_.best.what["prior"] if is_auto(prior) and model.search_ is not None else prior
     return make_settings(
@@ -471,7 +468,6 @@ def make_density_settings(model: GaussianMixture) -> Settings:
         objective=Marginal(),
         prior=None if is_auto(prior) else prior,
         generator=torch.Generator().manual_seed(0),
-        continues=on,
     )
 
 
@@ -479,8 +475,7 @@ def make_density_search(
     model: GaussianMixture, random_state: np.random.RandomState | None = None
 ) -> ComponentSearch | None:
     """The selection of what is "auto"; None if nothing is, or if the last fit is continued."""
-    continued = model.warm_start and "converged_" in vars(model)
-    if continued or not (is_auto(model.n_components) or is_auto(model.prior)):
+    if continues(model) or not (is_auto(model.n_components) or is_auto(model.prior)):
         return None
     usual = "held_out" if is_auto(model.prior) else "bic"
     return ComponentSearch(
@@ -517,13 +512,7 @@ def read_density(model: GaussianMixture, X: object, sample_weight: object, group
 
 def keep_density(model: GaussianMixture, data: Data, chosen: Selected[Task], result: FitResult) -> None:
     """Store a fit, with warnings; raise the exception that interrupted it again."""
-    vars(model).pop("running_", None)
-    if chosen.table is not None:
-        model.search_ = chosen.table
-    keep_unobserved(model, chosen.task.description)
-    model.mixture_ = bring_home(result.mixture, data)
-    keep_history(model, result)
-    keep_outlier_scores(model, chosen, result.mixture)
+    keep_mixture(model, data, chosen, result)
     model.lower_bound_ = result.objective
     model.lower_bounds_ = [record.objective for record in result.history]
     warn_of_repairs(result.repairs)

@@ -369,27 +369,24 @@ def keep(
     """Store a fit, with warnings; raise the exception that interrupted it again."""
     task, result = chosen.task, results[0]
     assert data.classes is not None
-    vars(estimator).pop("running_", None)
-    vars(estimator).update({"search_": chosen.table, **chosen.attributes})
+    estimator.search_ = chosen.table
+    vars(estimator).update(chosen.attributes)
     if result.scores:
         vars(estimator)["validation_scores_"] = list(result.scores)
-    estimator.mixture_, estimator.warp_ = bring_home(result.mixture, data), bring_home(task.warp, data)
-    estimator.classes_ = data.classes
+    estimator.classes_, estimator.warp_ = data.classes, bring_home(task.warp, data)
     estimator.class_prior_ = result.mixture.log_class_prior.exp().cpu().numpy()
     estimator.further_members_ = tuple(
         MemberGroup(bring_home(other.mixture, data), bring_home(own.warp, data), own.temperature, own.weight)
         for own, other in zip(chosen.tasks[1:], results[1:], strict=False)  # the best alone after an interruption
     )
     estimator.average_temperature_ = chosen.average_temperature if estimator.further_members_ else 1.0
-    keep_history(estimator, result)
-    estimator.converged_ = all(other.outcome is Outcome.CONVERGED for other in results)
     if not settings.continues:  # the temperature belongs to the model that was compared
         estimator.temperature_, estimator.label_noise_ = task.temperature, task.label_noise
         estimator.missingness_ = bring_home(task.missingness, data)
         shares = task.description.class_weights / task.description.class_weights.sum()
         estimator.training_prior_ = None if task.class_prior is None else shares.cpu().numpy()
-    keep_unobserved(estimator, task.description)
-    keep_outlier_scores(estimator, chosen, result.mixture)
+    keep_mixture(estimator, data, chosen, result)
+    estimator.converged_ = all(other.outcome is Outcome.CONVERGED for other in results)
     for own, other in zip(chosen.tasks, results, strict=False):
         warn_of_repairs((*other.repairs, *own.collapsed(other.mixture)))
     warn_of_prior(estimator.prior, task.prior, result.mixture, task.description)
@@ -413,6 +410,17 @@ def keep(
             f"tol={arguments['tol']}); increase max_iter or tol.",
             ConvergenceWarning,
         )
+
+
+def keep_mixture(estimator: DensityEstimator, data: Data, chosen: Selected, result: FitResult) -> None:
+    """Store what all densities have: the mixture, how the fit went, and outlier scores."""
+    vars(estimator).pop("running_", None)
+    if chosen.table is not None:
+        estimator.search_ = chosen.table
+    estimator.mixture_ = bring_home(result.mixture, data)
+    keep_history(estimator, result)
+    keep_unobserved(estimator, chosen.task.description)
+    keep_outlier_scores(estimator, chosen, result.mixture)
 
 
 def keep_outlier_scores(estimator: DensityEstimator, chosen: Selected[Task], mixture: Mixture) -> None:
