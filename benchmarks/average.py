@@ -188,16 +188,18 @@ def sets_table(rows: list[dict[str, Any]], part: str, condition: str) -> list[st
             pairs = [pair for pair in pairs if of_kind(pair[0])]
             if not pairs:
                 continue
-            (error, its_error), (loss, its_loss), (seconds, its_seconds) = (
+            (error, its_error), (loss, its_loss) = (
                 [np.mean([row[key] for row in side]) for side in zip(*pairs, strict=True)]
-                for key in ("error", "log-loss", "fit seconds")
+                for key in ("error", "log-loss")
             )
+            timed = [pair for pair in pairs if pair[0].get("machine") == pair[1].get("machine")]
+            seconds, its_seconds = (sum(pair[side]["fit seconds"] for pair in timed) for side in (0, 1))
             worst = max(pairs, key=lambda pair: pair[0]["log-loss"] - pair[1]["log-loss"])
             gap = worst[0]["log-loss"] - worst[1]["log-loss"]
             folds = len({row["fold"] for _, row in pairs})
             cells = [kind, name, f"{len({row['set'] for _, row in pairs})} x {folds}", f"{error:.1%}"]
             cells += [f"{its_error:.1%}", f"{loss:.3f}", f"{its_loss:.3f}", f"{loss / its_loss:.2f}"]
-            cells += [f"{worst[0]['set']} {gap:+.3f}", f"{seconds / its_seconds:.1f}"]
+            cells += [f"{worst[0]['set']} {gap:+.3f}", f"{seconds / its_seconds:.1f}" if timed else ""]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 

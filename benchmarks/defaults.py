@@ -9,6 +9,7 @@ the complete rows, others on these and three thinned copies. Every measurement i
 and is not repeated. This library's classifiers are measured again for every version of the code. Seconds are processor
 time of one thread.
 
+    python -m benchmarks defaults --sets evaluation --merge rows.jsonl # measurements of another machine, as they are
     python -m benchmarks defaults --ours-only --folds 2                # the default alone on the development sets
     python -m benchmarks defaults --ours-only --quick --out /tmp/new.jsonl --against benchmarks/results/defaults.jsonl
 """
@@ -196,6 +197,7 @@ def tasks(options: argparse.Namespace, code: str) -> Iterator[Row]:
                 if classifier.endswith(IMPUTED) and condition == "complete":
                     continue
                 job = {"fold": fold, "condition": condition, "classifier": classifier, "code": code}
+                job |= {"machine": options.machine} if options.machine else {}
                 yield from ({"part": options.sets, "set": name, **job} for name in names)
 
 
@@ -204,6 +206,15 @@ def completed(row: Row) -> Row:
     torch.set_num_threads(1)
     with threadpool_limits(1):
         return row | measure(row["part"], row["set"], row["fold"], row["condition"], row["classifier"])
+
+
+def merge(files: Iterable[Path], out: Path) -> int:
+    """Append the measurements of other files that the file of results lacks, as they are; their number."""
+    done = {key_of(row) for row in read(out)}
+    new = {key_of(row): row for file in files for row in read(file) if key_of(row) not in done}
+    with out.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in new.values())
+    return len(new)
 
 
 def run(rows: Iterable[Row], out: Path, n_processes: int = 1, minutes: float = math.inf) -> None:
@@ -235,12 +246,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--conditions", nargs="*", default=["complete", "random 30"], choices=CONDITIONS)
     parser.add_argument("--folds", type=int, default=N_FOLDS)
     parser.add_argument("--out", type=Path, help="results; measurements that it holds are not repeated")
+    parser.add_argument("--machine", help="its name in the rows, where several measure one file of results")
+    parser.add_argument("--merge", type=Path, nargs="*", help="results of others to append; nothing is measured")
     parser.add_argument("--processes", type=int, default=1, help="with one thread each")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which to stop; a later call continues")
     parser.add_argument("--against", type=Path, help="results of another version, to compare the default with")
     options = parser.parse_args(arguments)
     options.out = options.out or FILES[options.sets]
-    run(tasks(options, version()), options.out, options.processes, options.minutes)
+    if options.merge is None:
+        run(tasks(options, version()), options.out, options.processes, options.minutes)
+    else:
+        print(merge(options.merge, options.out), "measurements appended")
     from benchmarks import average, defaults_page
 
     if options.against:

@@ -19,6 +19,7 @@ IMAGE = Path(__file__).parents[1] / "docs" / "images" / "defaults.png"
 MEASURES = {"error": 100, "log-loss": 1, "Brier": 1, "calibration": 100, "AUC": 100}  # factors in the tables
 EQUAL = {"error": 0.005, "log-loss": 0.01}  # smaller differences on a set count as equal
 N_DRAWS = 20_000
+FIRST, UNKNOWN = "first", "unknown"  # the machine of rows that do not name theirs, and one that is not to be compared
 TITLES = {
     "complete": "No values removed",
     "random": "{} % of the values removed at random, in training and test rows",
@@ -60,6 +61,31 @@ def pair(rows: list[Row], first: str, second: str, measure: str) -> tuple[dict[s
         clusters.setdefault(generator if generated else name, []).append((name, fold))
     means = [{c: float(np.mean([values[f][k] for k in keys])) for c, keys in clusters.items()} for f in (first, second)]
     return means[0], means[1]
+
+
+def folds_of(rows: list[Row], first: str, second: str) -> str:
+    """The number of folds that both have, or the smallest and the largest over the sets."""
+    fits = [{(row["set"], row["fold"]) for row in rows if row["classifier"] == name} for name in (first, second)]
+    numbers = Counter(name for name, _ in set.intersection(*fits)).values()
+    return " to ".join(str(n) for n in sorted({min(numbers), max(numbers)})) if numbers else "0"
+
+
+def on_one_machine(rows: list[Row], first: str, others: list[str]) -> tuple[str, list[Row]]:
+    """The machine on which the first and the others have the most sets and folds in common, and its rows."""
+    of_machines: dict[str, list[Row]] = {}
+    for row in rows:
+        if (machine := row.get("machine", FIRST)) != UNKNOWN:
+            of_machines.setdefault(machine, []).append(row)
+
+    def shared(machine: str) -> int:
+        fits = [
+            {(row["set"], row["fold"]) for row in of_machines[machine] if row["classifier"] == name}
+            for name in (first, *others)
+        ]
+        return sum(len(fits[0] & own) for own in fits[1:])
+
+    machine = max(of_machines, key=shared, default=FIRST)
+    return machine, of_machines.get(machine, [])
 
 
 def signed_rank(differences: np.ndarray, equal: float, seed: int = 0) -> tuple[float, float, float]:
@@ -109,6 +135,8 @@ def table(rows: list[Row]) -> list[str]:
     head = "classifier | sets | folds | error %, ours | its | difference | log-loss, ours | its | difference"
     head += " | log-loss: won, equal, lost | better, equal, worse | Brier | calibration | AUC"
     head += " | fit s, ours | its | ms, ours | its"
+    named = any("machine" in row for row in rows)
+    head += " | machine" * named
     lines = [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
     for name in rivals(rows):
         cells = []
@@ -124,11 +152,12 @@ def table(rows: list[Row]) -> list[str]:
         for measure, digits in (("Brier", 3), ("calibration", 1), ("AUC", 1)):
             mean, error = mean_and_error(MEASURES[measure] * differences_of(rows, OURS, name, measure))
             cells += [f"{mean:+.{digits}f} ± {error:.{digits}f}"]
+        machine, of_machine = on_one_machine(rows, OURS, [name])
         for measure, factor in (("fit seconds", 1), ("predict seconds", 1000)):
-            seconds = pair(rows, OURS, name, measure)
-            cells += [f"{factor * np.mean(list(values.values())):.1f}" for values in seconds]
-        folds = set.intersection(*({r["fold"] for r in rows if r["classifier"] == n} for n in (OURS, name)))
-        lines.append(f"| {name} | {len(losses)} | {len(folds)} | " + " | ".join(cells) + " |")
+            seconds = pair(of_machine, OURS, name, measure)
+            cells += [f"{factor * np.mean(list(values.values())):.1f}" if values else "" for values in seconds]
+        cells += [machine if seconds[0] else ""] * named
+        lines.append(f"| {name} | {len(losses)} | {folds_of(rows, OURS, name)} | {' | '.join(cells)} |")
     return lines
 
 
@@ -137,15 +166,24 @@ def failures(rows: list[Row]) -> list[str]:
     return [f"- {name}, {n} fits: {reason}" for (name, reason), n in sorted(reasons.items())]
 
 
-def by_set(rows: list[Row]) -> list[str]:
-    """Error and log-loss of every classifier, set by set, over the folds that all classifiers of the set have."""
-    names = [OURS, *(n for n in CLASSIFIERS if n != OURS and any(r["classifier"] == n for r in rows))]
+def by_folds(rows: list[Row]) -> dict[int, list[str]]:
+    """Other classifiers by the number of folds that they have, the most folds first."""
+    numbers = {name: len({row["fold"] for row in rows if row["classifier"] == name}) for name in CLASSIFIERS}
+    counts = sorted({n for name, n in numbers.items() if n and name != OURS}, reverse=True)
+    return {count: [name for name in CLASSIFIERS if numbers[name] == count and name != OURS] for count in counts}
+
+
+def by_set(rows: list[Row], others: list[str]) -> list[str]:
+    """Error and log-loss of ours and the others, set by set, over the folds that all of them have of the set."""
+    names = [OURS, *others]
+    rows = [row for row in rows if row["classifier"] in names]
     lines = ["| set | samples x features | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
     for data in dict.fromkeys(row["set"] for row in rows):
         of_set = [row for row in rows if row["set"] == data]
-        folds = set.intersection(
-            *({r["fold"] for r in of_set if r["classifier"] == n} or {0, 1, 2, 3, 4} for n in names)
-        )
+        present = {name: {row["fold"] for row in of_set if row["classifier"] == name} for name in names}
+        if not any(present[name] for name in others):
+            continue
+        folds = set.intersection(*(own for own in present.values() if own))
         cells = []
         for name in names:
             chosen = [row for row in of_set if row["classifier"] == name and row["fold"] in folds]
@@ -213,7 +251,8 @@ over folds, with standard errors over sets (the sizes of one generator are one s
 AUC. "Won, equal, lost" counts sets on which log-losses differ by more than 0.01. "Better, equal, worse" are
 probabilities of a Bayesian signed-rank test that the mixture's log-loss is smaller by more than 0.01, within 0.01, or
 larger. Error, calibration error and AUC are in per cent. Seconds of a fit and milliseconds of the predictions for the
-test rows are processor time with one thread.
+test rows are processor time with one thread, means over the fits that both have on one machine, the one with the most
+of them; where there is none, they are absent.
 
 To repeat it:
 
@@ -233,11 +272,12 @@ USES = {
 
 
 def circumstances() -> str:
-    """Machine and versions of the run on evaluation sets, and fits that were stopped."""
+    """Machines and versions of the run on evaluation sets, and fits that were stopped."""
     run = tomllib.loads((defaults.RESULTS / "defaults_evaluation.toml").read_text("utf-8"))
     stopped = [f"{s['classifier']} on {s['set']} after {s['minutes']} minutes" for s in run["stopped"]]
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    return f"Machine: {run['machine']}; {versions}. Stopped and absent: {', '.join(stopped)}."
+    machines = "; ".join(f"{name}: {words}" for name, words in run["machines"].items())
+    return f"Machines: {machines}. Versions: {versions}. Stopped and absent: {', '.join(stopped)}."
 
 
 def page(rows: list[Row]) -> str:
@@ -259,7 +299,7 @@ def page(rows: list[Row]) -> str:
         ]
         lines += [f"## {part.capitalize()} sets", "", USES[part], ""]
         lines += [f"{n_sets}{listed} sets, at most {folds} of 5 folds. Code of the mixtures: {', '.join(codes)}.", ""]
-        lines += not_run(of_part)
+        lines += extent(of_part)
         lines += [circumstances(), ""] if part == "evaluation" else []
         for condition in defaults.CONDITIONS:
             chosen = [row for row in of_part if row["condition"] == condition]
@@ -278,21 +318,34 @@ def page(rows: list[Row]) -> str:
         if part == "evaluation":
             words = "Differences without removed values, by the features of the sets."
             lines += ["### Evaluation: sets with categories and sets of numbers", "", words, "", *kinds(complete), ""]
-        lines += [f"### {part.capitalize()}, set by set", "", "Error and log-loss without removed values.", ""]
-        lines += [*by_set(complete), ""]
+        for number, names in by_folds(complete).items():
+            lines += [f"### {part.capitalize()}, set by set: classifiers with {number} fold{'s' * (number > 1)}", ""]
+            lines += ["Error and log-loss without removed values.", "", *by_set(complete, names), ""]
     return "\n".join(lines)
 
 
-def not_run(rows: list[Row]) -> list[str]:
-    """A paragraph on the classifiers and conditions of the benchmark without results."""
-    names = {row["classifier"] for row in rows}
-    conditions = {row["condition"] for row in rows if row["classifier"] != OURS}
-    lacking = {
-        "classifiers": [name.replace(IMPUTED, " (imputed)") for name in CLASSIFIERS if name not in names],
-        "conditions": [condition for condition in defaults.CONDITIONS if condition not in conditions],
-    }
+def extent(rows: list[Row]) -> list[str]:
+    """Folds x sets of every classifier and condition, and what has no results at all."""
+    names = [name for name in CLASSIFIERS if any(row["classifier"] == name for row in rows)]
+    conditions = [c for c in defaults.CONDITIONS if any(row["condition"] == c for row in rows)]
+    fits: dict[tuple[str, str], set[tuple[str, int]]] = {}
+    for row in rows:
+        fits.setdefault((row["classifier"], row["condition"]), set()).add((row["set"], row["fold"]))
+    lines = ["Folds x sets that were run (numbers of fits where sets differ in folds):", ""]
+    lines += [f"| classifier | {' | '.join(conditions)} |", "|---" * (1 + len(conditions)) + "|"]
+    for name in names:
+        own = [fits.get((name, condition), set()) for condition in conditions]
+        lines.append(f"| {name} | {' | '.join(map(size_of, own))} |")
+    absent = [name.replace(IMPUTED, " (imputed)") for name in CLASSIFIERS if name not in names]
+    lacking = {"classifiers": absent, "conditions": [c for c in defaults.CONDITIONS if c not in conditions]}
     words = [f"{what}: {', '.join(own)}" for what, own in lacking.items() if own]
-    return [f"Not run, {'; '.join(words)}.", ""] if words else []
+    return [*lines, "", *([f"Not run at all, {'; '.join(words)}.", ""] if words else [])]
+
+
+def size_of(fits: set[tuple[str, int]]) -> str:
+    n_sets, n_folds = (len({fit[i] for fit in fits}) for i in (0, 1))
+    even = len(fits) == n_sets * n_folds
+    return f"{n_folds} x {n_sets}" if fits and even else f"{len(fits)} fits" if fits else ""
 
 
 def compare_versions(new: list[Row], old: list[Row], code: str) -> list[str]:

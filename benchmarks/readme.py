@@ -16,8 +16,10 @@ from benchmarks.defaults_page import (
     by_kind,
     count,
     differences_of,
+    folds_of,
     mean_and_error,
     newest,
+    on_one_machine,
     pair,
     part_of,
     rivals,
@@ -31,6 +33,8 @@ CONDITIONS = {"complete": "complete", "random 30": "30 % missing"}
 ON_GPU = ("RealMLP", "TabM", "xRFM")  # whose processor time says little
 VERDICTS = {
     **CONDITIONS,
+    "random 10": "10 % missing",
+    "random 60": "60 % missing",
     "at random 30": "30 % missing, depending on another column",
     "informative 30": "30 % missing, depending on the value itself",
     "deployment 30": "training rows complete, 30 % missing in test rows",
@@ -53,7 +57,8 @@ Differences of means over sets are ours minus theirs, with standard errors over 
 equal, lost: sets on which log-losses differ by more than {equal}. The default has {own}.
 """
 LOST = f"""**Lost.** Sets on which another classifier has a log-loss that is smaller by more than {LARGE}, or
-an error that is smaller by more than {100 * LARGE:.0f} points; ours / the smallest of the others:
+an error that is smaller by more than {100 * LARGE:.0f} points; ours / that of the other one with the largest
+difference:
 """
 UNKNOWN = {
     "development": """**Not known.** {n_others} evaluation sets, set apart before any further rule is chosen, have not
@@ -168,13 +173,17 @@ def cost(rows: list[Row]) -> str:
     """Seconds of a fit beside the other classifiers, the quickest first."""
     clauses = []
     for condition, title in CONDITIONS.items():
-        names = [name for name in others(of(rows, condition)) if not name.endswith(IMPUTED) and name not in ON_GPU]
-        pairs = {name: pair(of(rows, condition), OURS, name, "fit seconds") for name in names}
+        chosen = of(rows, condition)
+        names = [name for name in others(chosen) if not name.endswith(IMPUTED) and name not in ON_GPU]
+        machine, of_machine = on_one_machine(chosen, OURS, names)
+        pairs = {name: pair(of_machine, OURS, name, "fit seconds") for name in names}
+        pairs = {name: own for name, own in pairs.items() if len(own[0]) >= FEWEST_SETS}
         seconds = sorted((mean(other, "fit seconds"), name) for name, (_, other) in pairs.items())
         ours = max((own for own, _ in pairs.values()), key=len)  # the most sets
         words = ", ".join(f"{name} {value:.1f}" for value, name in seconds)
-        clauses += [f"{title} {mean(ours, 'fit seconds'):.1f} ({words})"]
-    return f"**Cost.** Seconds of a fit, processor time of one thread: {'; '.join(clauses)}.\n"
+        clauses += [f"{title} {mean(ours, 'fit seconds'):.1f} ({words}; {machine} machine)"]
+    machines = "machines as the page of all figures names them"
+    return f"**Cost.** Seconds of a fit, processor time of one thread, {machines}: {'; '.join(clauses)}.\n"
 
 
 def verdicts(rows: list[Row], measure: str) -> str:
@@ -203,8 +212,7 @@ def comparison(rows: list[Row], name: str) -> list[str]:
     losses = differences_of(rows, OURS, name, "log-loss")
     if len(losses) < FEWEST_SETS:
         return [""] * 4
-    folds = set.intersection(*({row["fold"] for row in rows if row["classifier"] == n} for n in (OURS, name)))
-    cells = [f"{len(losses)} x {len(folds)}"]
+    cells = [f"{len(losses)} x {folds_of(rows, OURS, name)}"]
     for measure, digits in (("error", 1), ("log-loss", 3)):
         average, error = mean_and_error(MEASURES[measure] * differences_of(rows, OURS, name, measure))
         cells += [f"{average:+.{digits}f} ± {error:.{digits}f}"]
@@ -212,19 +220,30 @@ def comparison(rows: list[Row], name: str) -> list[str]:
 
 
 def lost(rows: list[Row]) -> list[str]:
-    """Sets on which another classifier has far fewer errors or log-loss, and sets that the default cannot fit."""
+    """Sets on which another classifier has far fewer errors or log-loss, and sets that the default cannot fit.
+
+    Of a set the other one with the largest difference is named, over the folds that both have.
+    """
     lines = []
-    for measure, form in (("log-loss", "{0} {2:.2f} / {1:.2f} ({3})"), ("error", "{0} {2:.1%} / {1:.1%} ({3})")):
+    for measure, form in (("log-loss", "{0} {1:.2f} / {2:.2f} ({3})"), ("error", "{0} {1:.1%} / {2:.1%} ({3})")):
         for condition, title in CONDITIONS.items():
-            smallest: dict[str, tuple[float, float, str]] = {}
-            for name in others(of(rows, condition)):
-                own, other = pair(of(rows, condition), OURS, name, measure)
+            chosen = of(rows, condition)
+            numbers = {name: folds_of(chosen, OURS, name) for name in others(chosen)}
+            most = max(numbers.values(), default="")
+            largest: dict[str, tuple[float, float, float, str]] = {}
+            for name in sorted(
+                numbers, key=numbers.__getitem__, reverse=True
+            ):  # of equal ones that with the most folds
+                folds = f", {numbers[name]} fold{'s' * (numbers[name] != '1')}" if numbers[name] != most else ""
+                own, other = pair(chosen, OURS, name, measure)
                 for data, loss in other.items():
-                    smallest[data] = min(smallest.get(data, (np.inf, 0.0, "")), (loss, own[data], name))
-            losses = sorted((loss - own, data) for data, (loss, own, _) in smallest.items() if own - loss > LARGE)
-            words = [form.format(data, *smallest[data]).replace("%", " %") for _, data in losses[:MOST_NAMED]]
+                    difference = round(own[data] - loss, 9)
+                    if data not in largest or difference > largest[data][0]:
+                        largest[data] = (difference, own[data], loss, name + folds)
+            losses = sorted((-each[0], data) for data, each in largest.items() if each[0] > LARGE)
+            words = [form.format(data, *largest[data][1:]).replace("%", " %") for _, data in losses[:MOST_NAMED]]
             more = f" and {len(losses) - MOST_NAMED} more" if len(losses) > MOST_NAMED else ""
-            lines += [f"- {measure}, {title}, {len(losses)} of {len(smallest)} sets: {', '.join(words)}{more}"]
+            lines += [f"- {measure}, {title}, {len(losses)} of {len(largest)} sets: {', '.join(words)}{more}"]
     failed = sorted({row["set"] for row in rows if row["classifier"] == OURS and "failure" in row})
     if failed:
         lines += [f"- It cannot be fitted to {', '.join(failed)}, and counts as the class frequencies there"]
@@ -244,11 +263,15 @@ def decisions() -> dict[str, dict[str, float]]:
                 own, other = pair(of(rows, condition), OURS, name, measure)
                 figures |= {f"{key}_sets": len(own), f"{key}_ours": mean(own, measure)}
                 figures |= {f"{key}_{name.split()[-1]}": mean(other, measure)}
-        seconds = pair(of(rows, condition), OURS, "random forest", "fit seconds")
+        one_machine = on_one_machine(of(rows, condition), OURS, ["random forest"])[1]
+        seconds = pair(one_machine, OURS, "random forest", "fit seconds")
         slower[f"{key}_slower"] = mean(seconds[0], "fit seconds") / mean(seconds[1], "fit seconds")
     single = {}
     for measure in ("error", "fit seconds"):
-        own, other = pair(of(rows, "complete"), OURS, "MixtureClassifier(1)", measure)
+        chosen = of(rows, "complete")
+        if measure == "fit seconds":
+            chosen = on_one_machine(chosen, OURS, ["MixtureClassifier(1)"])[1]
+        own, other = pair(chosen, OURS, "MixtureClassifier(1)", measure)
         kind = measure.split()[-1]
         single |= {f"{kind}_ours": mean(own, measure), f"{kind}_single": mean(other, measure), "sets": len(own)}
     mixed = [row for row in of(rows, "complete") if row["categories"] > 0]

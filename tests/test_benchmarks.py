@@ -157,6 +157,53 @@ def test_sizes_of_a_generator_are_one_set_and_folds_are_paired():
     assert defaults_page.pair(rows, "a", "b", "log-loss") == ({"iris": 0.2, "moons": 0.75}, {"iris": 0.1, "moons": 1.5})
 
 
+def test_numbers_of_folds_are_those_that_both_have():
+    rows = [row("iris", "a", 0.1, fold) for fold in range(3)] + [row("iris", "b", 0.1, fold) for fold in (1, 2, 4)]
+    assert defaults_page.folds_of(rows, "a", "b") == "2"
+    rows += [row("zoo", name, 0.1) for name in "ab"]
+    assert defaults_page.folds_of(rows, "a", "b") == "1 to 2"
+    assert defaults_page.folds_of(rows, "a", "c") == "0"
+
+
+def test_seconds_are_compared_on_one_machine():
+    """The one with the most fits that both have, never the one that nobody knows."""
+    rows = [row("iris", "a", 0.1), row("iris", "b", 0.1) | {"machine": "second"}]
+    assert defaults_page.pair(defaults_page.on_one_machine(rows, "a", ["b"])[1], "a", "b", "log-loss") == ({}, {})
+    rows += [row(name, c, 0.2, 1) | {"machine": "second"} for name in ("iris", "zoo") for c in "ab"]
+    rows += [row(name, c, 0.3, 2) | {"machine": "unknown"} for name in ("iris", "zoo", "wine") for c in "ab"]
+    machine, own = defaults_page.on_one_machine(rows, "a", ["b"])
+    assert machine == "second"
+    assert defaults_page.pair(own, "a", "b", "log-loss") == ({"iris": 0.2, "zoo": 0.2}, {"iris": 0.2, "zoo": 0.2})
+    rows += [row(name, c, 0.4) for name in ("soy", "oils", "glass") for c in "ab"]
+    assert defaults_page.on_one_machine(rows, "a", ["b"])[0] == "first"
+
+
+def test_tables_by_set_compare_equal_folds():
+    """A classifier with fewer folds has a table of its own, with ours on its folds."""
+    ours, other, few = defaults.OURS, "LightGBM", "TabM"
+    rows = [row("iris", ours, 0.1 * fold, fold) for fold in range(3)]
+    rows += [row("iris", other, 0.5, fold) for fold in range(3)] + [row("iris", few, 0.7, 1)]
+    rows = [r | {"error": 0.0, "samples": 9, "features": 2, "categories": 0} for r in rows]
+    assert defaults_page.by_folds(rows) == {3: [other], 1: [few]}
+    assert defaults_page.by_set(rows, [other])[-1] == "| iris | 9 x 2 | 0.0%, 0.100 | 0.0%, 0.500 |"
+    rows[0] |= {"log-loss": 100.0}
+    assert defaults_page.by_set(rows, [few])[-1] == "| iris | 9 x 2 | 0.0%, 0.100 | 0.0%, 0.700 |"
+    table = defaults_page.extent(rows)
+    assert f"| {few} | 1 x 1 |" in table
+    uneven = [*rows, row("zoo", other, 0.1)]
+    assert f"| {other} | 4 fits |" in defaults_page.extent(uneven)
+
+
+def test_measurements_of_others_are_appended_once(tmp_path):
+    out, more = tmp_path / "out.jsonl", tmp_path / "more.jsonl"
+    out.write_text(json.dumps(row("iris", "a", 0.1)) + "\n", "utf-8")
+    new = [row("iris", "a", 0.9), row("iris", "a", 0.2, 1) | {"machine": "second"}]
+    more.write_text("".join(json.dumps(each) + "\n" for each in new), "utf-8")
+    for n_rows in (1, 0):
+        assert defaults.merge([more, more], out) == n_rows
+        assert defaults.read(out) == [row("iris", "a", 0.1), new[1]]
+
+
 def test_signed_ranks():
     better = defaults_page.signed_rank(np.full(20, -0.1), equal=0.01)
     assert better[0] > 0.99
