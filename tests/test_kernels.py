@@ -200,7 +200,7 @@ def test_forward_alone_by_split_products(generator, monkeypatch, name, n_compone
         rows = rows.T.contiguous().T
     monkeypatch.setattr(Evaluator, "loaded_dtype", None)  # as on a GPU: rows reach the kernels as they are
     calls = []
-    for kernel in ("scores_by_pairs", "posteriors_by_squares"):
+    for kernel in ("scores_by_pairs", "posteriors_by_pairs", "posteriors_by_squares"):
         run = getattr(kernels, kernel)
         monkeypatch.setattr(kernels, kernel, lambda *args, kernel=kernel, run=run: calls.append(kernel) or run(*args))
     answers = (
@@ -216,13 +216,16 @@ def test_forward_alone_by_split_products(generator, monkeypatch, name, n_compone
         actual = map_rows(mixture, TensorSource(rows), compute, dtype=torch.float32)
         torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-5)
     in_one = name in ("diag", "spherical") and n_components <= kernels.MOST_SQUARES[0]
-    assert calls == ["posteriors_by_squares" if in_one else "scores_by_pairs", *2 * ["scores_by_pairs"]]
+    assert calls == [f"posteriors_by_{'squares' if in_one else 'pairs'}", *2 * ["scores_by_pairs"]]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the far row overflows before it is replaced
-def test_posteriors_in_one_kernel_do_not_depend_on_the_other_rows(generator, monkeypatch):
-    """Rows are written in place, also beside far rows and rows with missing values."""
-    mixture, rows = mixture_of(generator, "diag"), (2.5 * draw(generator, 150, 4)).float()
+@pytest.mark.parametrize(("name", "n_components"), [("diag", 5), ("full", 5), ("diag", 140)])
+def test_posteriors_that_are_written_in_place_do_not_depend_on_the_other_rows(
+    generator, monkeypatch, name, n_components
+):
+    """Also beside far rows and rows with missing values."""
+    mixture, rows = mixture_of(generator, name, n_components), (2.5 * draw(generator, 150, 4)).float()
     monkeypatch.setattr(fused_module, "kernels_for", lambda values: kernels)
     answers = map_rows(mixture, TensorSource(rows, extents=extents_of(rows)), component_posteriors, dtype=torch.float32)
     others = rows.clone()

@@ -145,13 +145,16 @@ class FusedScores:
         return self.kernels.scores_by_pairs(self.split, _side_by_side(rows))
 
     def writes(self, compute: Callable[[Tensor], Tensor], dtype: torch.dtype | None) -> bool:
-        """Whether one kernel writes the answers of rows in the frame, without log joints in memory."""
-        wanted = compute is component_posteriors and dtype == torch.float32
-        return wanted and _in_one_kernel(self.kernels, self.evaluator, self.split)
+        """Whether kernels write the answers of rows in the frame to where they are wanted."""
+        return compute is component_posteriors and dtype == torch.float32
 
-    def write(self, rows: Tensor, out: Tensor) -> None:
+    def write(self, rows: Tensor, out: Tensor, memory: int) -> None:
         """Write the posteriors (n, K) of rows (n, D) in the frame."""
-        self.kernels.posteriors_by_squares(self.split, _side_by_side(rows), out)
+        rows = _side_by_side(rows)
+        if _in_one_kernel(self.kernels, self.evaluator, self.split):
+            self.kernels.posteriors_by_squares(self.split, rows, out)
+        else:
+            self.kernels.posteriors_by_pairs(self.split, rows, out, memory)
 
 
 def _side_by_side(rows: Tensor) -> Tensor:

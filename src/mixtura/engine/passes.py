@@ -536,7 +536,7 @@ def map_rows(
             loaded = chunk.load(evaluator.loaded_dtype)
             if writer is not None and not loaded.missing:
                 values = answers.part(empty)[loaded.index]
-                writer.write(loaded.rows, values)
+                writer.write(loaded.rows, values, memory_limit)
                 if not inside and (among := evaluator.far_rows(loaded)) is not None:
                     values[among[0]] = compute(among[1]).to(values.dtype)
                 if isinstance(loaded.index, slice):
@@ -551,8 +551,8 @@ def map_rows(
                 output[loaded.index] = values.to(output.dtype)
 
         bytes_per_row = None if by_kernels is None else by_kernels.bytes_per_row
-        if writer is not None and inside and block.rows.stride(1) == 1:
-            bytes_per_row = 1  # it needs no temporary arrays
+        if writer is not None and inside and block.complete and block.rows.stride(1) == 1:
+            bytes_per_row = 1  # the kernels divide the rows themselves
         chunks = chunks_of(block, False, evaluator, memory_limit, n_threads, bytes_per_row=bytes_per_row)
         share_out(chunks, sum(chunk.work for chunk in chunks), answer, n_threads, in_order=False)
     return answers.joined()

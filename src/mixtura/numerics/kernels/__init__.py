@@ -11,6 +11,7 @@ from mixtura.numerics.kernels.split import MOST_SPREAD as MOST_SPREAD
 from mixtura.numerics.kernels.split import SplitCoefficients as SplitCoefficients
 from mixtura.numerics.kernels.split import Totals as Totals
 from mixtura.numerics.kernels.split import pass_by_pairs as pass_by_pairs
+from mixtura.numerics.kernels.split import posteriors_by_pairs as posteriors_by_pairs
 from mixtura.numerics.kernels.split import scores_by_pairs as scores_by_pairs
 from mixtura.numerics.kernels.squares import MOST_SQUARES as MOST_SQUARES
 from mixtura.numerics.kernels.squares import pass_by_squares as pass_by_squares

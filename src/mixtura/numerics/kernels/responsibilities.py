@@ -55,7 +55,7 @@ def halves(values):
 
 @triton.jit(do_not_specialize=["n_rows", "n_steps", "own_weight", "own_rest", "weight", "rest"])
 def _responsibilities(
-    scores, out, row_stride, component_stride, n_rows, n_components, n_steps, class_of, labels, row_weights,
+    scores, out, row_stride, out_stride, component_stride, n_rows, n_components, n_steps, class_of, labels, row_weights,
     own_weight, own_rest, weight, rest, values, denominators,
     K: tl.constexpr, ROWS: tl.constexpr, LABELS: tl.constexpr, WEIGHTS: tl.constexpr, HALVES: tl.constexpr,
     LOWEST: tl.constexpr, TINY: tl.constexpr,
@@ -83,10 +83,11 @@ def _responsibilities(
             count += tl.sum(tl.where(inside, every, 0.0).to(tl.float64), 0)
         if HALVES:  # both halves of a row in its place
             high, low = halves(signed)
-            half = out.to(tl.pointer_type(tl.float16)) + n[:, None].to(tl.int64) * (2 * row_stride) + k[None, :]
+            half = out.to(tl.pointer_type(tl.float16)) + n[:, None].to(tl.int64) * (2 * out_stride) + k[None, :]
             tl.store(half, high, mask=inside)
-            tl.store(half + row_stride, low, mask=inside)
+            tl.store(half + out_stride, low, mask=inside)
         else:
+            places = n[:, None].to(tl.int64) * out_stride + k[None, :].to(tl.int64) * component_stride
             tl.store(out + places, signed, mask=inside)
         tl.store(values + n, value, mask=valid)
     if LABELS:
@@ -120,7 +121,7 @@ def responsibilities(
     log_sums : tuple of float
         Factors of log p(x, c) and of log p(x) in the objective.
     out : Tensor of shape (K, n), optional
-        With the strides of the log joints.
+        With the stride of the log joints between components.
     in_halves : bool, default=False
         Whether to write responsibilities of single precision as two halves, one after the other in the place of the log
         joints of a row, which are contiguous.
@@ -146,8 +147,8 @@ def responsibilities(
         n_steps = 1 if labels is None else max(1, n_rows // (rows * 2048))
         info = torch.finfo(log_joint.dtype)
         _responsibilities[(triton.cdiv(n_rows, rows * n_steps),)](
-            log_joint, out, log_joint.stride(1), log_joint.stride(0), n_rows, n_components, n_steps, class_of, labels,
-            row_weights, *_halves(own), *_halves(every), values, denominators,
+            log_joint, out, log_joint.stride(1), out.stride(1), log_joint.stride(0), n_rows, n_components, n_steps,
+            class_of, labels, row_weights, *_halves(own), *_halves(every), values, denominators,
             K=size, ROWS=rows, LABELS=labels is not None, WEIGHTS=row_weights is not None,
             HALVES=in_halves, LOWEST=info.min, TINY=info.tiny, num_warps=4,
         )  # fmt: skip

@@ -401,6 +401,17 @@ def scores_by_pairs(split: SplitCoefficients, rows: Tensor) -> Tensor:
     return chunk.scores[: len(rows), : split.n_components].T
 
 
+def posteriors_by_pairs(split: SplitCoefficients, rows: Tensor, out: Tensor, memory: int) -> None:
+    """Write the posteriors of float32 rows to `out` (n, K), whose rows are contiguous, within a number of bytes."""
+    chunk = _Chunks.of(split, len(rows), rows.device, memory)
+    for start in range(0, len(rows), chunk.n_rows):
+        part = slice(start, start + chunk.n_rows)
+        n_rows = chunk.fill(rows[part], None)
+        chunk.score(n_rows)
+        scores = chunk.scores[:n_rows, : split.n_components]
+        responsibilities(scores.T, None, None, (0.0, 1.0), out[part].T)
+
+
 def pass_by_pairs(
     split: SplitCoefficients,
     rows: Tensor,
