@@ -1,7 +1,5 @@
 """The automatic choice: the temperature against slow twins, and what is chosen."""
 
-import types
-
 import numpy as np
 import pytest
 import torch
@@ -17,8 +15,8 @@ from mixtura.datasets import make_rings, make_ripley, remove_values
 from mixtura.init.starts import bisect
 from mixtura.model.temperature import Temperature
 from mixtura.selection import automatic
-from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
-from mixtura.selection.search import Search, Trial
+from mixtura.selection.members import select_simplest
+from mixtura.selection.scores import estimate_temperature, grid, tempered_losses
 from test_bad_input import refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -145,16 +143,7 @@ def simplest(losses, sizes, weights=None):
     """The position chosen among candidates with these losses of held-out samples, (n, T), and numbers of parameters."""
     losses = torch.as_tensor(losses, dtype=torch.float64)
     weights = torch.ones(len(losses), dtype=torch.float64) if weights is None else torch.as_tensor(weights)
-    search = Search("log_loss")
-    for own, size in zip(losses.T, sizes, strict=True):
-        candidate = types.SimpleNamespace(is_density=True)
-        fit = types.SimpleNamespace(losses=own, n_parameters=size, candidate=candidate)
-        search.try_one(lambda own=own, fit=fit: Trial({}, *mean_and_error(own, weights), fit))
-    comparison = types.SimpleNamespace(
-        difference=lambda one, two: mean_and_error(one.fit.losses - two.fit.losses, weights)
-    )
-    chosen = automatic._simplest(search, comparison)
-    return next(number for number, trial in enumerate(search.trials) if trial is chosen)
+    return select_simplest(losses.T, weights, torch.tensor(sizes, dtype=torch.float64))
 
 
 def test_the_smallest_model_within_a_standard_error_of_the_best_is_chosen(rng):

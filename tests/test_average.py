@@ -23,6 +23,7 @@ from mixtura.objectives import Conditional, Hybrid, class_log_joint
 from mixtura.priors import Scaled
 from mixtura.selection import automatic, comparison
 from mixtura.selection.automatic import AutomaticSearch
+from mixtura.selection.members import MOST_WEIGHT
 from mixtura.selection.scores import grid
 from mixtura.selection.search import distinct
 from mixtura.selection.task import HybridTraining, Selected, fit_once
@@ -207,14 +208,15 @@ def loss_twin(members, comparison, temperature):
 
 @pytest.mark.parametrize("rows", [SKEWED, remove_values(SKEWED, 0.3, random_state=0)], ids=["complete", "missing"])
 def test_members_are_added_one_by_one_and_kept_if_held_out_samples_gain(rows, monkeypatch):
-    calls, choose = [], automatic._pool
-    monkeypatch.setattr(automatic, "_pool", lambda *given: calls.append((given, choose(*given))) or calls[-1][1])
+    calls, choose = [], automatic.select_trials
+    monkeypatch.setattr(automatic, "select_trials", lambda *a: calls.append((a, choose(*a))) or calls[-1][1])
     model = MixtureClassifier(random_state=0).fit(rows, LABELS)
-    ((search, comparison, first, most), (members, temperature)) = calls[0]
-    assert members[0] is first
+    ((comparison, trials, most), (members, temperature)) = calls[0]
+    first = members[0]
+    assert first.what == model.search_.best.what
     assert most == 3
     assert len({id(trial) for trial in members}) == len(model.members_) <= most
-    assert len(members) <= automatic.MOST_WEIGHT
+    assert len(members) <= MOST_WEIGHT
     counts = [sum(other is trial for other in members) for trial in distinct(members)]
     assert [member.weight for member in model.members_] == [count / counts[0] for count in counts]
     assert model.average_temperature_ == temperature
@@ -232,11 +234,11 @@ def test_members_are_added_one_by_one_and_kept_if_held_out_samples_gain(rows, mo
     if len(members) > 1:
         assert gains.mean() > 0.5 * gains.std() / np.sqrt(len(gains))
         np.testing.assert_allclose(loss_twin(members, comparison, temperature), losses[-1], atol=1e-10)
-    np.testing.assert_allclose(comparison.calibrate_average(search.trials)[0], lowest(search.trials), atol=1e-10)
+    np.testing.assert_allclose(comparison.calibrate_average(trials)[0], lowest(trials), atol=1e-10)
 
 
 def test_an_average_that_does_not_gain_is_not_kept(monkeypatch):
-    monkeypatch.setattr(automatic, "GATE", 100.0)
+    monkeypatch.setattr("mixtura.selection.members.GATE", 100.0)
     model = MixtureClassifier(random_state=0).fit(SKEWED, LABELS)
     assert len(model.members_) == 1
     assert model.average_temperature_ == 1

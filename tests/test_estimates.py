@@ -11,8 +11,9 @@ from sklearn.datasets import load_iris, load_wine
 from cases import assert_close
 from mixtura import GaussianMixture, MixtureClassifier, load
 from mixtura.datasets import make_ripley
-from mixtura.selection import automatic, estimates
+from mixtura.selection import estimates
 from mixtura.selection.estimates import FEWEST_BOOTSTRAPS, LEVEL, N_BOOTSTRAPS, estimate_performance
+from mixtura.selection.members import select_members
 from mixtura.selection.search import Estimate
 
 N_SAMPLES = 60
@@ -105,29 +106,30 @@ def test_bootstraps_do_not_know_the_class_frequencies_of_the_samples_that_they_l
 @pytest.mark.parametrize("missing", [0.0, 0.2])
 def test_the_rule_of_all_samples_selects_the_members(missing, rng, monkeypatch):
     X, y = load_wine(return_X_y=True)
-    X, seen = np.where(rng.random(X.shape) < missing, np.nan, X), {}
+    X, seen = np.where(rng.random(X.shape) < missing, np.nan, X), []
 
-    def watched(comparison, trials, rule, latest):
-        seen.update(comparison=comparison, trials=trials, rule=rule)
-        return estimates.estimate_selection(comparison, trials, rule, latest)
+    def watched(losses, weights, *others):
+        chosen = select_members(losses, weights, *others)
+        seen.append(chosen)
+        return chosen
 
-    monkeypatch.setattr(automatic, "estimate_selection", watched)
+    def ended(rule, shares, weights, *others):
+        seen.append(rule(weights))
+
+    monkeypatch.setattr(estimates, "select_members", watched)
+    monkeypatch.setattr(estimates, "estimate_performance", ended)
     table = MixtureClassifier(random_state=0).fit(X, y).search_
-    losses = torch.stack([trial.fit.losses for trial in seen["trials"]])
-    sizes = torch.tensor([trial.fit.n_parameters for trial in seen["trials"]])
-    weights = seen["comparison"].weights[seen["comparison"].scored]
-    members = seen["rule"].members(losses, weights, sizes)
+    members, log_posteriors = seen
+    assert log_posteriors.shape == (len(X), 3)
     assert list(dict.fromkeys(members)) == [table.chosen, *table.further]
     assert bool(table.further) == (missing > 0)
-    alone = dataclasses.replace(seen["rule"], gate=1e9)
-    assert alone.members(losses, weights, sizes) == [table.chosen]
 
 
 def test_an_average_that_does_not_pass_the_gate_is_not_kept(rng, monkeypatch):
     X, y = load_wine(return_X_y=True)
     X = np.where(rng.random(X.shape) < 0.2, np.nan, X)
     assert MixtureClassifier(random_state=0).fit(X, y).further_members_
-    monkeypatch.setattr(automatic, "GATE", 1e9)
+    monkeypatch.setattr("mixtura.selection.members.GATE", 1e9)
     model = MixtureClassifier(random_state=0).fit(X, y)
     assert not model.further_members_
     assert not model.search_.further

@@ -28,14 +28,14 @@ from mixtura.roles import ConjugatePrior, Prior, Structure
 from mixtura.selection.candidates import WIDE, CandidateOrder
 from mixtura.selection.closed_forms import follow_unlabeled, identity_scores, kept_covariance
 from mixtura.selection.comparison import (
-    COARSE,
     DEFAULT_FOLDS,
     LARGEST_DENSE,
     SELECTION_SAMPLES,
     CandidateFit,
     Comparison,
 )
-from mixtura.selection.estimates import PoolRule, estimate_selection
+from mixtura.selection.estimates import estimate_selection
+from mixtura.selection.members import select_trials
 from mixtura.selection.missingness import choose_missingness
 from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
 from mixtura.selection.search import ScoredCandidate, Search, Trial, distinct
@@ -59,28 +59,9 @@ from mixtura.solvers import FitResult, Outcome, Record, first_update, mixture_of
 # What each part gains: benchmarks/results/earlier_defaults.md. Hybrid training of the chosen model itself, decided by
 # held-out samples, changed the mean log-loss from 0.356 to 0.354 on complete test sets and from 0.464 to 0.465 with
 # 30 % missing values, for 1.3 times the work; larger models that are trained on join the average instead.
-# The simplest candidate within this many standard errors of the best one is chosen.
-STANDARD_ERRORS = 1.0
-# An average is kept if it gains more than this many standard errors of the paired difference. Mean over the 43
-# development sets of benchmarks/data_sets.toml, first fold, complete / 30 % of the values missing:
-#                                                                      error            log-loss
-#   the simplest candidate within one standard error                   12.3 / 16.7 %    0.295 / 0.408
-#   the best candidate                                                 12.2 / 16.5 %    0.296 / 0.401
-#   the two best                                                       12.2 / 16.7 %    0.288 / 0.394
-#   the three best                                                     12.2 / 16.4 %    0.285 / 0.389
-#   the three best, gate 0.5 (else the best / else the simplest)       12.3 / 16.6 %    0.290 / 0.393; 0.288 / 0.392
-#   all within one standard error                                      12.5 / 16.3 %    0.291 / 0.393
-#   added one by one to the best, at most 3                            11.9 / 16.3 %    0.284 / 0.390
-#   added one by one to the simplest, at most 2                        12.0 / 16.3 %    0.286 / 0.394
-#   added one by one to the simplest, at most 3                        11.8 / 16.4 %    0.283 / 0.390
-#   the same without a temperature of the average                      11.8 / 16.4 %    0.286 / 0.394
-#   the same, at most 4                                                12.1 / 16.3 %    0.283 / 0.390
-#   at most 3, gate 0.5                                                11.9 / 16.3 %    0.283 / 0.391
-#   at most 3, every one passes a gate of 1                            12.1 / 16.2 %    0.287 / 0.397
-GATE = 0.5
-# Structures that are trained on by the hybrid objective, their components per class, and the largest number of members
-# if one of weight 2 counts as two. Log-loss of the first fold without these, with equal weights and four and two
-# components of low rank, and as it is; processor seconds of a fit without these, and as it is:
+# Structures that are trained on by the hybrid objective, and their components per class. Log-loss of the first fold
+# without these, with equal weights and four and two components of low rank, and as it is; processor seconds of a fit
+# without these, and as it is:
 #               without   equal weights   as it is   seconds
 #   segment      0.164        0.151         0.145    1.9  4.3
 #   satellite    0.290        0.284         0.252    1.5  4.1
@@ -94,7 +75,6 @@ GATE = 0.5
 #   vehicle      0.306        0.302         0.308    0.9  2.4
 # german, pima, vowels and biopsy differ by less than 0.005.
 LARGER = (("low_rank", 8), ("full", 2))
-MOST_WEIGHT = 6
 # Tables with categories: candidates with numbers in place of the categories (recoding) join the average. Log-loss and
 # processor seconds of a fit, mean of two folds of the 18 development sets with categories, and some of these:
 #                             mean   seconds   votes   soybean   german   hpc    churn
@@ -186,41 +166,6 @@ def _fit_of(task: Task, fit: CandidateFit) -> FitResult | None:
     value -= 0.5 * ((totals + pseudo) * (determinants + size) - totals * n_constant).sum()
     record = Record(1, float(value) / known.weight, math.inf, 0.0)
     return FitResult(task.convert(mixture), Outcome.CONVERGED, (record,))
-
-
-def _simplest(search: Search[CandidateFit], comparison: Comparison) -> Trial[CandidateFit]:
-    """The trial with the fewest parameters whose loss is not significantly larger than the smallest one.
-
-    Candidates that are no density of the samples can only join an average.
-    """
-    trials = [trial for trial in search.trials if trial.fit.candidate.is_density]
-    best, able = min(trials, key=lambda trial: trial.score), []
-    for trial in trials:
-        gap, error = comparison.difference(trial, best)
-        if trial is best or gap <= STANDARD_ERRORS * error:
-            able.append(trial)
-    return min(able, key=lambda trial: (trial.fit.n_parameters, trial.score))
-
-
-def _pool(
-    search: Search[CandidateFit], comparison: Comparison, first: Trial[CandidateFit], most: int
-) -> tuple[list[Trial[CandidateFit]], float]:
-    """The trials whose posteriors are averaged, beginning with the selected one, and the temperature of the average.
-
-    Each further one is that with which the average has the smallest loss, if this is a gain; one that is there already
-    gets more weight.
-    """
-    pool, losses, temperature = [first], first.fit.losses, 1.0
-    weights = comparison.weights[comparison.scored]
-    while most > 1 and len(pool) < MOST_WEIGHT:
-        able = search.trials if len(distinct(pool)) < most else distinct(pool)
-        further = min(able, key=lambda trial: float(comparison.calibrate_average([*pool, trial], COARSE)[0] @ weights))
-        averaged, best = comparison.calibrate_average([*pool, further])
-        if not averaged @ weights < losses @ weights:
-            break
-        pool, losses, temperature = [*pool, further], averaged, best
-    gain, error = mean_and_error(first.fit.losses - losses, weights)
-    return (pool, temperature) if gain > GATE * error else ([first], 1.0)
 
 
 @dataclass(frozen=True)
@@ -348,12 +293,11 @@ class AutomaticSearch:
 
         search.run(try_candidates)
         vars(comparison).pop("matrices", None)  # their memory is needed for the model
-        chosen = _simplest(search, comparison)
         most = self.average if averages and not search.interrupted else 1
         if not isinstance(task.source, BlockSource):  # rows outside of memory are read once per iteration of a member
             most = min(most, MOST_OUTSIDE)
-        pool, temperature = _pool(search, comparison, chosen, most)
-        members = distinct(pool)
+        pool, temperature = select_trials(comparison, search.trials, most)
+        chosen, members = pool[0], distinct(pool)
         choices = [self._with_choice(task, member.fit, comparison) for member in members]
         comparison.moments = comparison.sums = None
         counts = [sum(other is member for other in pool) for member in members]
@@ -372,8 +316,7 @@ class AutomaticSearch:
         estimate = None
         if not search.interrupted and task.objective.own_class_only:  # otherwise the model is not what was compared
             given = None if self.takes_temperature else task.temperature
-            rule = PoolRule(STANDARD_ERRORS, GATE, most, MOST_WEIGHT, given, self.informative)
-            estimate = estimate_selection(comparison, search.trials, rule, began + budget)
+            estimate = estimate_selection(comparison, search.trials, most, given, self.informative, began + budget)
         folds = comparison.folds(chosen.fit) if estimate is not None and not whole else ()  # one more fit as large
         tasks, table = tuple(own for own, _ in choices), replace(search.table(*members), estimate=estimate)
         temperature = temperature if self.takes_temperature else 1.0

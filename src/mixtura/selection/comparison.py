@@ -293,10 +293,6 @@ class Comparison:
         work = 2 * 5 * MOST_EPOCHS * n_rows * sum(candidate.n_components) * numbers
         return work <= MOST_TRAINING_WORK and self.affordable(candidate)
 
-    def difference(self, trial: Trial[CandidateFit], other: Trial[CandidateFit]) -> tuple[float, float]:
-        """The mean difference of the losses of two trials, and its standard error."""
-        return mean_and_error(trial.fit.losses - other.fit.losses, self.weights[self.scored])
-
     def evaluate(self, candidate: Candidate) -> Trial[CandidateFit]:
         """Train a candidate on all folds and score the held-out samples."""
         view = self.transformed if candidate.transformed else self.plain

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -19,8 +18,9 @@ from torch import Tensor
 from mixtura.engine.tuning import FEW_VALUES
 from mixtura.model.temperature import Temperature, average_posteriors
 from mixtura.selection.comparison import COARSE, CandidateFit, Comparison
+from mixtura.selection.members import select_members, sizes_of
 from mixtura.selection.missingness import choose_strength, held_out_factors
-from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, penalties_of, tempered_losses
+from mixtura.selection.scores import estimate_temperature, grid, penalties_of, tempered_losses
 from mixtura.selection.search import Estimate, Trial
 from mixtura.selection.splits import draw_rows
 
@@ -32,78 +32,32 @@ FEWEST_BOOTSTRAPS = (
 MOST_SAMPLES, MOST_VALUES = 2000, 2**20
 
 
-@dataclass(frozen=True)
-class PoolRule:
-    """The rule of a selection.
+def estimate_selection(
+    comparison: Comparison,
+    trials: Sequence[Trial[CandidateFit]],
+    most: int,
+    temperature: float | None,
+    informative: bool,
+    latest: float = math.inf,
+) -> Estimate | None:
+    """The performance on new samples: bootstraps estimate class prior and temperatures and select (honest-estimate).
+
+    They also choose the strength of the factor of missing values. No bootstrap begins after `latest`, but a few.
 
     Parameters
     ----------
-    standard_errors : float
-        The simplest candidate within so many of the best one is the first member.
-    gate : float
-        Standard errors by which an average gains.
     most : int
-        Largest number of members.
-    most_weight : int
-        Largest number of members if one of weight 2 counts as two.
+        Largest number of different members.
     temperature : float or None
         Given for the model, without a share of random labels; None estimates it.
     informative : bool
         Whether the factor of missing values is always admitted.
     """
-
-    standard_errors: float
-    gate: float
-    most: int
-    most_weight: int
-    temperature: float | None
-    informative: bool
-
-    def members(self, losses: Tensor, weights: Tensor, sizes: Tensor) -> list[int]:
-        """Select by losses of every candidate and held-out sample, (T, n), and numbers of parameters, (T,).
-
-        A member of weight 2 is there twice.
-
-        The average has the temperature 1 here, so that a loss is that of the mean probability of the label.
-        """
-        first = self._simplest(losses, weights, sizes)
-        members, own, probabilities = [first], losses[first], (-losses).exp()
-        while self.most > 1 and len(members) < self.most_weight:
-            averaged = (len(members) + 1) / (probabilities[members].sum(0) + probabilities)
-            values = averaged.log() @ weights
-            if len(set(members)) == self.most:
-                among = torch.tensor(members, device=values.device)
-                values = torch.full_like(values, math.inf).index_copy(0, among, values[among])
-            best = int(values.argmin())
-            if not values[best] < own @ weights:
-                break
-            members, own = [*members, best], averaged[best].log()
-        gain, error = mean_and_error(losses[first] - own, weights)
-        return members if gain > self.gate * error else [first]
-
-    def _simplest(self, losses: Tensor, weights: Tensor, sizes: Tensor) -> int:
-        means = (losses @ weights / weights.sum()).masked_fill(sizes.isinf(), math.inf)
-        differences, gaps = losses - losses[means.argmin()], means - means.min()
-        errors = ((differences - gaps.unsqueeze(1)).square() @ weights).sqrt() / weights.sum()
-        able = (gaps <= self.standard_errors * errors).nonzero()[:, 0]
-        smallest = able[sizes[able] == sizes[able].min()]
-        return int(smallest[means[smallest].argmin()])
-
-
-def estimate_selection(
-    comparison: Comparison, trials: Sequence[Trial[CandidateFit]], rule: PoolRule, latest: float = math.inf
-) -> Estimate | None:
-    """The performance on new samples: bootstraps estimate class prior and temperatures and select (honest-estimate).
-
-    They also choose the strength of the factor of missing values. No bootstrap begins after `latest`, but a few.
-    """
     device = trials[0].fit.scores.device if trials[0].fit.scores.numel() > FEW_VALUES else torch.device("cpu")
-    sizes = [math.inf if not trial.fit.candidate.is_density else trial.fit.n_parameters for trial in trials]
-    # Infinite for candidates that cannot be the first member.
-    sizes = torch.tensor(sizes, dtype=torch.float64, device=device)
+    sizes = sizes_of(trials).to(device)
     scored = comparison.scored.nonzero()[:, 0].to(device)
-    most = min(MOST_SAMPLES, MOST_VALUES // comparison.n_classes)
-    part = draw_rows(len(scored), most, torch.Generator().manual_seed(0)).to(device)
+    n_drawn = min(MOST_SAMPLES, MOST_VALUES // comparison.n_classes)
+    part = draw_rows(len(scored), n_drawn, torch.Generator().manual_seed(0)).to(device)
     shares, scores = comparison.known_shares.to(device)[part], [trial.fit.scores.to(device)[part] for trial in trials]
     weights, observed = (values.to(device)[scored[part]] for values in (comparison.weights, comparison.observed))
     prior, missingness = weights @ shares / weights.sum(), comparison.task.missingness
@@ -112,15 +66,19 @@ def estimate_selection(
     at_all = torch.stack([tempered_losses(own, shares, observed, 1, comparison.noise, prior) for own in scores])
     temperatures, penalties = grid(at_all), penalties_of(at_all)
     factors = None if missingness is None else held_out_factors(comparison, missingness).to(device)[part]
-    noise = comparison.noise if rule.temperature is None else 0.0
+    noise = comparison.noise if temperature is None else 0.0
     calibration = partial(Temperature, log_prior_change=given, noise=noise, log_prior=prior.log() if noise else None)
 
     def log_posteriors(weights: Tensor) -> Tensor:
         numbers = (at_all @ weights + penalties).argmin(1)  # (T,)
-        members = rule.members(at_all[torch.arange(len(trials), device=device), numbers], weights, sizes)
-        values = (
-            temperatures[numbers[members]].tolist() if rule.temperature is None else [rule.temperature] * len(members)
-        )
+        losses = at_all[torch.arange(len(trials), device=device), numbers]  # (T, n)
+        probabilities = (-losses).exp()
+
+        def averages(members: list[int], able: list[int]) -> Tensor:  # of temperature 1: by the mean probability
+            return ((len(members) + 1) / (probabilities[members].sum(0) + probabilities[able])).log()
+
+        members = select_members(losses, weights, sizes, most, averages)
+        values = temperatures[numbers[members]].tolist() if temperature is None else [temperature] * len(members)
         # Folds are stratified: scores know the frequencies of the held-out classes, a new sample's are others. Those of
         # all rows are known.
         own_prior = (weights @ shares + prior) / (weights.sum() + 1) if comparison.whole is None else prior
@@ -132,11 +90,11 @@ def estimate_selection(
             plain = average.T if given is None else average.T - given
             losses = tempered_losses(plain, shares, observed, COARSE, comparison.noise, prior, average=True)
             best = estimate_temperature(losses, weights, COARSE, average=True)
-            tempered = calibration(float(grid(losses, COARSE, True)[best]) if rule.temperature is None else 1.0)
+            tempered = calibration(float(grid(losses, COARSE, True)[best]) if temperature is None else 1.0)
         if factors is None:
             return tempered.apply(average, observed).log_softmax(0).T
         alone = Temperature(tempered.value).apply(average, observed).log_softmax(0).T
-        strength = choose_strength(alone, factors, shares, weights, comparison.noise, rule.informative)
+        strength = choose_strength(alone, factors, shares, weights, comparison.noise, informative)
         return tempered.apply(average, observed, strength * factors.T).log_softmax(0).T
 
     groups = None if comparison.groups is None else comparison.groups[scored[part].cpu()].unique(return_inverse=True)[1]
