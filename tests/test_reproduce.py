@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from reproduce.__main__ import check_data, compute, main
 from reproduce.data import PUBLIC
 from reproduce.options import Options
 from reproduce.registry import TABLES
-from studies import comparison, documents, overview
+from studies import comparison, documents, hybrid_search, overview
 
 FILES = sorted(path.name for path in stamps.RESULTS.glob("*.json"))
 with_results = pytest.mark.skipif(not FILES, reason="a source distribution has no result files")
@@ -425,6 +426,21 @@ def test_a_plain_start_has_no_column_of_zeros():
     start = hybrid.plain(mixture, rank=5, epsilon=0.1).covariance
     assert (start.columns.square().sum(1) > 0.05).all()
     assert (start.diagonals >= 0.1).all()
+
+
+@with_results
+def test_chosen_settings_are_those_of_the_best_trials():
+    results, tables = hybrid_search.read(Options(hybrid_search.RESULTS)), set()
+    for table, rows in results.items():
+        for row, runs in rows.items() if table.endswith(", search") else ():
+            plain = table.removesuffix(", search")
+            name, settings, epochs = hybrid_search.best_of(runs)
+            start = hybrid_search.SPACES[plain].starts[name]
+            own = hybrid.CHOSEN[plain][row]
+            assert (own.start, own.epochs) == (start, epochs), (plain, row)
+            assert own.settings == replace(settings, rank=start.rank), (plain, row)  # a full covariance has no rank
+            tables.add(plain)
+    assert tables == set(hybrid.CHOSEN)
 
 
 def test_the_labeled_samples_of_the_paper_are_those_of_its_program():
