@@ -6,4 +6,3 @@ from mixtura.checks.arguments import *  # noqa: F403
 from mixtura.checks.fitted import *  # noqa: F403
 from mixtura.checks.labels import *  # noqa: F403
 from mixtura.checks.samples import *  # noqa: F403
-from mixtura.checks.streams import *  # noqa: F403

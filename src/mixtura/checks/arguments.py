@@ -202,11 +202,6 @@ def coefficient_prior(value: object, kinds: tuple[type, ...], solver: str, share
                 raise ValueError(f"{reason}, so that prior={value!r} has no meaning; use {fix}, or Normal('zero').")
 
 
-def verbosity(value: object) -> None:
-    """Check `verbose`: a truth value or a level."""
-    count("verbose", int(value) if isinstance(value, bool) else value, 0)
-
-
 def rank(value: object, n_features: int) -> int | None:
     """Check the rank of low-rank covariances; None for "auto"."""
     if isinstance(value, str) and value == "auto":
@@ -269,15 +264,6 @@ def checkpoint(value: object) -> None:
         raise ValueError(
             f"checkpoint={str(path)!r} cannot be written: the folder {str(path.parent)!r} {reason}. Create the folder, "
             "or choose another file."
-        )
-
-
-def repeatable(random_state: object) -> None:
-    """Check that a fit draws the same random numbers when it is repeated."""
-    if isinstance(random_state, bool) or not isinstance(random_state, Integral):
-        raise ValueError(
-            "checkpoint needs a random_state that is an integer, so that a resumed fit draws the same "
-            f"random numbers; got random_state={random_state!r}."
         )
 
 

@@ -145,37 +145,6 @@ def prior_mean(value: object, variances: Tensor, mean_strength: float) -> Tensor
     return values
 
 
-def target_is_matrix(target_strength: float, variances: str) -> None:
-    """Check that the target of a prior is a matrix, which can be shrunk itself."""
-    if variances not in ("covariance", "identity"):
-        raise ValueError(
-            f"target_strength={target_strength:g} needs variances='covariance' or 'identity', whose target is a "
-            f"matrix; got {variances!r}. Leave target_strength=None."
-        )
-
-
-def wishart_count(count: float, alpha: float, n_features: int, eta: float) -> None:
-    """Check that the mode of a Wishart prior exists."""
-    if not count > 0:
-        raise ValueError(
-            f"alpha must be above {'(D + 1) / 2' if eta > 0 else 'D / 2'} = {(n_features + (eta > 0)) / 2:g} for "
-            f"{n_features} features and eta={eta:g}; got {alpha:g}. Otherwise the prior has no mode to shrink to."
-        )
-
-
-def prior_fits(mean: Tensor, scatter: Tensor, n_features: int, n_components: int) -> None:
-    """Check that a prior has the numbers of features and components of the mixture."""
-    sizes = scatter.shape[-1], mean.shape[-1]
-    if sizes != (n_features, n_features):
-        wrong = next(size for size in sizes if size != n_features)
-        raise ValueError(f"The prior has {wrong} features, but X has {n_features}. Pass a prior with {n_features}.")
-    if mean.ndim == 2 and len(mean) != n_components:
-        raise ValueError(
-            f"The prior has {len(mean)} means, but the mixture has {n_components} components. Pass one mean "
-            "(D,) for all, or use Shrinkage, which shrinks to the class means."
-        )
-
-
 def warp_parameters(locations: object, scales: object) -> tuple[Tensor, Tensor]:
     """Check the location and scale of every feature; returned in double precision."""
     locations, scales = (torch.as_tensor(part, dtype=torch.float64) for part in (locations, scales))
@@ -191,12 +160,6 @@ def warp_parameters(locations: object, scales: object) -> tuple[Tensor, Tensor]:
             f"scales must be above 0 (infinite for features that are not transformed); got {scales.tolist()}."
         )
     return locations, scales
-
-
-def warped_features(n_warped: int, n_features: int) -> None:
-    """Check that a transform has the features of X."""
-    if n_warped != n_features:
-        raise ValueError(f"warp has {n_warped} features, but X has {n_features}. Pass one location and scale for each.")
 
 
 def powers(degree: int, gamma: float, coef0: float) -> None:
@@ -220,15 +183,6 @@ def gram_shape(values: np.ndarray, n_left: int, n_right: int) -> None:
         raise ValueError(
             "The kernel function returned values that are not finite. It receives standardised samples: check it on "
             "such input."
-        )
-
-
-def square_kernel(shape: tuple[int, ...]) -> None:
-    """Check that a precomputed kernel matrix is square."""
-    if shape[0] != shape[1]:
-        raise ValueError(
-            f"Precomputed kernel matrix is not square: with kernel='precomputed' X must hold the kernel of every pair "
-            f"of samples; got shape {shape}. Pass a square matrix, or choose another kernel."
         )
 
 
@@ -266,14 +220,6 @@ def bounded_features(features: Tensor, rows: Tensor, scaled: Tensor) -> None:
             f"X holds {float(rows[row, column]):g} in column {column}, too large for the kernel. Check the units of "
             "that column, or remove such values."
         )
-
-
-def ill_conditioned(name: str, error: Exception) -> str:
-    """The message about basis functions with a singular Hessian."""
-    return (
-        f"{name} cannot be fitted: the kernel columns of X are too large or too similar ({error}). Use "
-        "scaling=True, a smaller degree, or kernel='rbf'."
-    )
 
 
 def finite_rows(values: Tensor) -> None:

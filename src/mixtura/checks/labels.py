@@ -69,15 +69,6 @@ def finite_labels(values: np.ndarray) -> None:
         raise ValueError("Input y contains infinity; labels must be finite numbers or text.")
 
 
-def no_missing_labels(n_missing: int, takes_unlabeled: bool) -> None:
-    """Check that no label is missing."""
-    if n_missing:
-        fix = "Pass unlabeled=np.nan to use them as unlabeled samples, or remove them."
-        if not takes_unlabeled:
-            fix = "Remove them, or use MixtureClassifier(unlabeled=np.nan), which supports unlabeled samples."
-        raise ValueError(f"Input y contains NaN or another missing label for {n_missing} samples. {fix}")
-
-
 def soft_labels(values: np.ndarray) -> np.ndarray:
     """Check that rows of soft labels are non-negative and sum to one, or are all NaN."""
     try:
@@ -147,15 +138,6 @@ def enough_classes(classes: Sequence[Hashable] | np.ndarray, n_unlabeled: int, n
         )
 
 
-def density_for_unlabeled(n_unlabeled: int, objective: str, has_density: bool) -> None:
-    """Check that the objective of this name has a density if samples are unlabeled."""
-    if n_unlabeled and not has_density:
-        raise ValueError(
-            f"{n_unlabeled} samples are unlabeled, but objective {objective!r} is purely discriminative and "
-            "cannot use them. Use HybridMixtureClassifier or objective='joint', or remove these samples."
-        )
-
-
 def weighted_classes(classes: Sequence[Hashable], class_weights: Tensor) -> None:
     """Check that every class has a sample of positive weight."""
     empty = (class_weights <= 0).nonzero()[:, 0].tolist()
@@ -170,21 +152,16 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic | Tensor) else value
 
 
-def prior_labels(prior: Mapping[Hashable, float], classes: np.ndarray) -> list[Hashable]:
-    """The classes in order, if a class prior by label names each of them."""
-    labels = classes.tolist()
-    if set(prior) != set(labels):
-        raise ValueError(
-            f"A class prior must have one probability for each of the classes {labels}; got {list(prior)}."
-        )
-    return labels
-
-
 def class_prior(value: object, class_weights: Tensor, classes: np.ndarray | None = None) -> Tensor | None:
     """Check fixed class probabilities (C,), which a dict names by label; None if they are learned."""
     n_classes = len(class_weights)
     if isinstance(value, Mapping) and classes is not None:
-        value = [value[label] for label in prior_labels(value, classes)]
+        labels = classes.tolist()
+        if set(value) != set(labels):
+            raise ValueError(
+                f"A class prior must have one probability for each of the classes {labels}; got {list(value)}."
+            )
+        value = [value[label] for label in labels]
     if isinstance(value, str) or value is None:
         one_of("class_prior", value, ("empirical", "uniform"), " or an array with one probability per class")
         return None if value == "empirical" else torch.full_like(class_weights, 1 / n_classes)

@@ -1,16 +1,14 @@
-"""Checks of X and of sample weights. A message says what is wrong, which value was passed and how to fix it."""
+"""Checks of X, in memory and in parts, and of sample weights."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from numbers import Integral
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.checks.arguments import warn
 from mixtura.checks.fitted import feature_names
 
 
@@ -110,23 +108,6 @@ def small_enough(estimator: object, centre: Tensor, radii: Tensor, weight: float
         )
 
 
-# Largest distance of a value from a component, in standard deviations, by the precision of the computation.
-FARTHEST = {torch.float64: 1e100, torch.float32: 1e15}
-
-
-def near_enough(estimator: object, values: Tensor, distances: Tensor, dtype: torch.dtype) -> None:
-    """Check the distances (2, D), in standard deviations, of the extreme values (2, D) of each column."""
-    far = ~(distances <= FARTHEST[dtype]) & ~values.isnan()
-    if bool(far.any()):
-        place = int(torch.where(far, distances.nan_to_num(posinf=torch.inf, nan=torch.inf), 0.0).argmax())
-        column = place % values.shape[1]
-        raise ValueError(
-            f"X holds {float(values.flatten()[place]):g} in {column_name(estimator, column)}, more than "
-            f"{FARTHEST[dtype]:g} standard deviations from a component: probabilities cannot be computed. Check the "
-            "units of that column, or remove such values."
-        )
-
-
 def observed(columns: Tensor) -> None:
     """Check that at least one column has an observed value."""
     if not bool(columns.any()):
@@ -148,13 +129,6 @@ def categorical(columns: Sequence[Hashable]) -> str:
         "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or drop them. MixtureClassifier, its "
         "presets, its averages and MixtureImputer take categories of a data frame in memory as they are."
     )
-
-
-def warn_of_columns(absent: Sequence[Hashable], new: Sequence[Hashable]) -> None:
-    """Warn of columns of the training frame that are absent in another one, and of those that are new in it."""
-    words = [f"{absent} of the training samples are absent and count as missing"] if absent else []
-    words += [f"{new} are new and have no effect"] if new else []
-    warn(f"Columns of X differ from those in training: {'; '.join(words)}.", UserWarning)
 
 
 def dates(columns: Sequence[Hashable]) -> str:
@@ -272,14 +246,6 @@ def hard_labels(numbers: Tensor | None, name: str) -> Tensor:
     return numbers
 
 
-def no_density(name: str, method: str) -> str:
-    """The message about a method that needs a density."""
-    return (
-        f"{name} has no {method!r}: it models p(class | x) and has no density p(x). Use MixtureClassifier or "
-        f"GaussianMixture."
-    )
-
-
 def finite_features(
     values: Tensor | np.ndarray, columns: Callable[[], np.ndarray] | None, named: Callable[[int], str], name: str
 ) -> None:
@@ -314,25 +280,6 @@ def non_negative_features(
     )
 
 
-def bounded_scores(estimator: object, largest: Tensor, coefficients: Tensor) -> None:
-    """Check that products of features, at most `largest` (D,), with coefficients (J, D) do not overflow."""
-    products = largest * coefficients.abs().amax(0)
-    if not float(products.sum()) < 1e150:
-        column = int(products.nan_to_num(nan=torch.inf).argmax())
-        raise ValueError(
-            f"X holds {float(largest[column]):g} in {column_name(estimator, column)}, too large to compute "
-            "probabilities. Check the units of that column, or remove such values."
-        )
-
-
-def as_many_names(names: np.ndarray, n_features: int) -> None:
-    """Raise an error unless there is one name for each feature."""
-    if names.shape != (n_features,):
-        raise ValueError(
-            f"feature_names must hold one name for each of the {n_features} features; got shape {names.shape}."
-        )
-
-
 def missingness_changed(names: Sequence[str], shares: np.ndarray, expected: np.ndarray) -> str:
     """The warning of features that are missing far more or less often than in training."""
     place = int(np.abs(shares - expected).argmax())
@@ -344,18 +291,80 @@ def missingness_changed(names: Sequence[str], shares: np.ndarray, expected: np.n
     )
 
 
-def sparse_for_dense(name: str) -> str:
-    """Say which classifier takes sparse rows."""
-    return (
-        f" {name} has Gaussian components, which suit few dense features. For counts of words and other sparse rows of "
-        "non-negative features use NonnegativeMixtureClassifier."
+class SourceError(ValueError):
+    """Rows could not be read, or changed between two passes. An interrupted fit keeps its last model."""
+
+
+def no_rows() -> ValueError:
+    """Batches, or the part of a process, without rows."""
+    return ValueError("X has no rows: it has no batches, or all of them are empty. Pass at least one row.")
+
+
+def other_number_of_rows(before: int, now: int) -> SourceError:
+    """Batches that changed between two passes."""
+    return SourceError(
+        f"The batches held {before} rows when they were first read and {now} rows now; a fit reads them many times and "
+        "needs the same rows each time."
     )
 
 
-def rank_of_codes(n_basis: object, shape: Sequence[int]) -> None:
-    """Check that the rank of a factorisation is at most the numbers of rows and features."""
-    if len(shape) == 2 and isinstance(n_basis, Integral) and int(n_basis) > min(shape):
-        raise ValueError(
-            f"n_basis must be at most min(n_samples, n_features) = {min(shape)} for X of shape {tuple(shape)}; got "
-            f"{n_basis}."
-        )
+def read_once(kind: str) -> SourceError:
+    """Batches that cannot be iterated repeatedly."""
+    return SourceError(
+        f"X is a {kind}, which can be iterated only once, but a fit makes many passes over the rows; pass a list of "
+        "batches or an object whose __iter__ starts again."
+    )
+
+
+def unread(what: str, error: Exception) -> SourceError:
+    """A part of the rows that could not be read; `what` names it."""
+    return SourceError(f"{what} could not be used: {error}")
+
+
+def changed_file(path: str) -> SourceError:
+    """A file that another program wrote to during a fit."""
+    return SourceError(
+        f"The file {path!r} has changed since it was first read; a fit reads its rows many times and needs the "
+        "same rows each time. Write new rows to a new file."
+    )
+
+
+def not_in_memory(name: str, kind: str) -> ValueError:
+    """An estimator that needs all rows in memory."""
+    return ValueError(
+        f"{name} needs all rows in memory here; got {kind}. Pass X.compute(). fit and the predictions of "
+        "GaussianMixture and MixtureClassifier take distributed rows."
+    )
+
+
+def in_one_place(what: str) -> ValueError:
+    """A solver that needs all rows in one process."""
+    return ValueError(
+        f"The rows are distributed over {what}, but this solver needs them in one process; use solver='em' or "
+        "'baum_welch', which need only sums over the rows."
+    )
+
+
+def lost_scheduler(error: BaseException) -> SourceError:
+    """A Dask cluster that was lost."""
+    return SourceError(
+        f"The Dask scheduler or its workers were lost during a pass ({type(error).__name__}: {error}); the model of "
+        "the last complete iteration (if any) is kept. Start a cluster and fit again with warm_start=True to continue."
+    )
+
+
+def lost_process(error: BaseException) -> SourceError:
+    """A process that was lost."""
+    return SourceError(
+        f"Another process was lost during a pass ({error}); the model of the last complete iteration (if any) is "
+        "kept. Start the processes again, and fit with warm_start=True to continue."
+    )
+
+
+def not_over_time(covariance_type: str) -> str:
+    """Covariances whose moments are projections that change from step to step."""
+    return (
+        f"partial_fit cannot be used with covariance_type={covariance_type!r}: its moments are projections that change "
+        "with every step, so moments of earlier and later samples cannot be added; use 'full', 'tied', 'diag' or "
+        "'spherical'"
+    )

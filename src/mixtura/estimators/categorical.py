@@ -139,7 +139,10 @@ class FoundCategories:
         """The encoding of these categories; None if no feature is categorical."""
         positions = sorted(self.values)
         if self.numbers & set(positions):
-            raise checks.now_and_then_numbers(min(self.numbers & set(positions)))
+            raise ValueError(
+                f"Feature {min(self.numbers & set(positions))} holds text or categories in some batches and numbers in "
+                "others. Name it in categorical_features, or give it the same type in every batch."
+            )
         for position in positions:
             if not len(self.values[position]):
                 raise ValueError(f"Feature {position} is categorical and has no observed value; leave it out.")

@@ -403,7 +403,10 @@ class ConditionalClassifier(Classifier):
 
     def __getattr__(self, name: str) -> Any:
         if name in checks.NEEDS_DENSITY:
-            raise AttributeError(checks.no_density(type(self).__name__, name))
+            raise AttributeError(
+                f"{type(self).__name__} has no {name!r}: it models p(class | x) and has no density p(x). Use "
+                "MixtureClassifier or GaussianMixture."
+            )
         if name in dir(type(self)):  # a property that failed: show its error
             check_is_fitted(self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -69,7 +69,10 @@ def _delayed_like(name: str, values: object, X: object, n_partitions: int) -> li
         values = rechunk(values, {0: lengths})
     parts = _delayed(values)
     if len(parts) != n_partitions:
-        raise checks.unlike_partitions(name, len(parts), n_partitions)
+        raise ValueError(
+            f"X has {n_partitions} partitions and {name} has {len(parts)}; both must be divided at the same rows: take "
+            "them from the same data frame, or rechunk them."
+        )
     return parts
 
 

@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+# Largest distance of a value from a component, in standard deviations, by the precision of the computation.
+FARTHEST = {torch.float64: 1e100, torch.float32: 1e15}
+
+
 def _check_positions(name: str, columns: tuple[int, ...], model: DensityEstimator) -> None:
     checks.positions(name, torch.tensor(columns, dtype=torch.int64), model.mixture_.n_features)
 
@@ -506,7 +510,14 @@ def check_distances(model: DensityEstimator, rows: Rows, mixture: Mixture) -> No
         ends, distances = ends[:, : rows.warp.n_numeric], distances[:, : rows.warp.n_numeric]
     # Results for tensors have the precision of the input, which must also hold the log density.
     dtype = rows.dtype if rows.as_tensor else computing_dtype(replace(rows, warp=None).source())
-    checks.near_enough(model, ends, distances, dtype)
+    far = ~(distances <= FARTHEST[dtype]) & ~ends.isnan()
+    if bool(far.any()):
+        place = int(torch.where(far, distances.nan_to_num(posinf=torch.inf, nan=torch.inf), 0.0).argmax())
+        raise ValueError(
+            f"X holds {float(ends.flatten()[place]):g} in {checks.column_name(model, place % ends.shape[1])}, more "
+            f"than {FARTHEST[dtype]:g} standard deviations from a component: probabilities cannot be computed. Check "
+            "the units of that column, or remove such values."
+        )
 
 
 def map_log_joints(

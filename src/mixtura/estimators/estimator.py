@@ -52,7 +52,7 @@ ARGUMENTS: Mapping[str, ArgumentRule] = {
     "max_iter": checks.at_least(0),
     "tol": checks.NON_NEGATIVE,
     "warm_start": checks.SWITCH,
-    "verbose": checks.verbosity,
+    "verbose": checks.at_least(0) | checks.Rule("", lambda value: isinstance(value, bool)),
     "device": checks.device,
     "memory_limit": checks.memory_limit,
     "random_state": check_random_state,
@@ -333,7 +333,11 @@ def recorded(estimator: Estimator, bar: bool = True, **samples: Source | None) -
     """
     file = None
     if estimator.checkpoint is not None:
-        checks.repeatable(estimator.random_state)
+        if isinstance(estimator.random_state, bool) or not isinstance(estimator.random_state, Integral):
+            raise ValueError(
+                "checkpoint needs a random_state that is an integer, so that a resumed fit draws the same "
+                f"random numbers; got random_state={estimator.random_state!r}."
+            )
         file = CheckpointFile(estimator.checkpoint, _settings(estimator, samples))
     shown = bool(estimator.verbose) and bar
     with _progress_bar(type(estimator).__name__, shown) as show, recording(Journal(file, show)):

@@ -194,7 +194,11 @@ def _unlabeled_rows(values: np.ndarray, missing: np.ndarray, unlabeled: object, 
     if unlabeled is not None and is_missing(unlabeled):
         checks.finite_labels(values[~missing])
         return missing
-    checks.no_missing_labels(int(missing.sum()), takes_unlabeled)
+    if missing.any():
+        fix = "Pass unlabeled=np.nan to use them as unlabeled samples, or remove them."
+        if not takes_unlabeled:
+            fix = "Remove them, or use MixtureClassifier(unlabeled=np.nan), which supports unlabeled samples."
+        raise ValueError(f"Input y contains NaN or another missing label for {int(missing.sum())} samples. {fix}")
     checks.finite_labels(values)
     nowhere = np.zeros(len(values), bool)
     return nowhere if unlabeled is None else np.asarray(values == unlabeled) | nowhere

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
+from numbers import Integral
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -35,7 +36,7 @@ from mixtura.estimators.estimator import (
     trial_watcher,
     with_constructor,
 )
-from mixtura.estimators.frames import ArrayLike, is_batches, is_table
+from mixtura.estimators.frames import is_batches, is_table
 from mixtura.estimators.labels import ClassNumbers, read_labels, read_one_per_row, with_groups
 from mixtura.estimators.parts import SAME_ROWS
 from mixtura.estimators.rows import Rows, read_rows
@@ -294,7 +295,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         features, rows = read_features(self, X, reset=False)
         mixture = self.mixture_.to(features.device)
         if self.rows_ is None or self.rows_.name == "counts":  # other rows have length one
-            checks.bounded_scores(self, largest_values(features).double(), mixture.coefficients)
+            _check_sizes(self, largest_values(features).double(), mixture.coefficients)
         per_row = SCRATCH_PER_VALUE * max(mixture.n_bases, mixture.n_components)
         limit = checks.memory_limit(self.memory_limit)
 
@@ -376,7 +377,11 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         """
         check_is_fitted(self)
         names = np.asarray(list_features(self) if feature_names is None else feature_names, dtype=object)
-        checks.as_many_names(names, self.n_features_in_)
+        if names.shape != (self.n_features_in_,):
+            raise ValueError(
+                f"feature_names must hold one name for each of the {self.n_features_in_} features; got shape "
+                f"{names.shape}."
+            )
         transform = None if self.rows_ is None else self.rows_.to("cpu")
         model = self.mixture_.to("cpu"), transform, self.temperature_
         scores = torch.as_tensor(self._map_scores(X, lambda scores: scores.T)).double()
@@ -413,6 +418,17 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         tags.input_tags.sparse = True
         tags.input_tags.positive_only = True
         return tags
+
+
+def _check_sizes(model: NonnegativeMixtureClassifier, largest: Tensor, coefficients: Tensor) -> None:
+    """Check that products of features, at most `largest` (D,), with coefficients (J, D) do not overflow."""
+    products = largest * coefficients.abs().amax(0)
+    if not float(products.sum()) < 1e150:
+        column = int(products.nan_to_num(nan=torch.inf).argmax())
+        raise ValueError(
+            f"X holds {float(largest[column]):g} in {checks.column_name(model, column)}, too large to compute "
+            "probabilities. Check the units of that column, or remove such values."
+        )
 
 
 # ---- a fit: read, describe, search and train, keep -----------------------------------------------------------------
@@ -739,7 +755,12 @@ class QuietNMF(NMF):
 
     def fit_transform(self, X: Any, y: Any = None, W: Any = None, H: Any = None) -> Any:
         self._check(X)
-        checks.rank_of_codes(self.n_components, X.shape if isinstance(X, ArrayLike) else np.shape(X))
+        shape, count = tuple(checks.shape_of(X)), self.n_components
+        if len(shape) == 2 and isinstance(count, Integral) and int(count) > min(shape):
+            raise ValueError(
+                f"n_basis must be at most min(n_samples, n_features) = {min(shape)} for X of shape {shape}; got "
+                f"{count}."
+            )
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Maximum number of iterations", ConvergenceWarning)
             return super().fit_transform(X, y, W=W, H=H)

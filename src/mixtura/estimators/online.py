@@ -111,7 +111,10 @@ def _summary(mixture: Mixture, problem: Problem) -> Summary:
 
 def check_batch(X: object, step: float | str) -> None:
     if is_streamed(X):
-        raise checks.one_batch(f"a {type(X).__module__}.{type(X).__name__}")
+        raise ValueError(
+            f"partial_fit takes one batch, as an array or a data frame; got a {type(X).__module__}.{type(X).__name__}. "
+            "Call it once for every batch, or pass all of them to fit."
+        )
     decays = isinstance(step, str) and step == "decaying"
     if not decays and not (isinstance(step, Real) and not isinstance(step, bool) and 0 < float(step) < 1):
         raise ValueError(f'step must be "decaying" or a number between 0 and 1; got {step!r}.')

@@ -105,7 +105,10 @@ class Reader:
         return rows, weights, known, labeled
 
     def _empty_rows(self, batch: Batch) -> tuple[Rows, Tensor | None, np.ndarray | None, np.ndarray]:
-        checks.same_columns(batch.X, self.estimator.n_features_in_, type(self.estimator).__name__)
+        shape, expected = checks.shape_of(batch.X), self.estimator.n_features_in_
+        if len(shape) == 2 and shape[1] != expected:
+            name = type(self.estimator).__name__
+            raise ValueError(f"X has {shape[1]} features, but {name} is expecting {expected} features as input.")
         rows = Rows(torch.empty(0, n_columns(self.estimator), dtype=self.dtype), self.device, self.dtype, False)
         return rows, None, np.empty(0) if self.labeled else None, np.zeros(0, bool)
 
@@ -246,7 +249,10 @@ def _with_classes(reader: Reader, first_pass: FirstPass | None) -> tuple[Reader,
 
 def _read_sharded(estimator: Estimator, shard: Sharded, labeled: bool, unlabeled: object) -> Data:
     if not isinstance(estimator.random_state, int | np.integer):
-        raise checks.common_seed(estimator.random_state)
+        raise ValueError(
+            "random_state must be an integer and the same in all processes if X is Sharded; got "
+            f"{estimator.random_state!r}."
+        )
     whole = Batch(shard.X, shard.y, shard.sample_weight, "The part of this process")
     given: Iterable[object] = [whole]
     if is_batches(shard.X):
@@ -264,7 +270,13 @@ def _read_sharded(estimator: Estimator, shard: Sharded, labeled: bool, unlabeled
         return readers[0].scan(_named_again(given))
 
     first_pass = processes.total(scan_here)
-    checks.same_widths(processes.total(lambda: (estimator.n_features_in_,)))
+    widths = processes.total(lambda: (estimator.n_features_in_,))
+    other = next((rank for rank, n_features in enumerate(widths) if n_features != widths[0]), None)
+    if other is not None:
+        raise ValueError(
+            f"Process {other} has rows of {widths[other]} features, but process 0 has rows of {widths[0]}. Pass the "
+            "same features in all processes."
+        )
     reader, classes = _with_classes(readers[0], first_pass)
     start = sum(first_pass.lengths[: processes.rank])
     n_features = n_columns(estimator)

@@ -140,7 +140,11 @@ def read_rows(estimator: Estimator, X: object, reset: bool, smallest: int = 1) -
     if is_dask(X) or isinstance(X, Sharded):
         raise checks.not_in_memory(type(estimator).__name__, f"a {type(X).__module__}.{type(X).__name__}")
     if is_batches(X):
-        raise checks.not_one_table(type(estimator).__name__, type(X).__name__)
+        raise ValueError(
+            f"{type(estimator).__name__} got an X of batches ({type(X).__name__}) where it needs all samples at once; "
+            "pass an array, a data frame or a memory map. Batches are for predictions, and for fit of GaussianMixture "
+            "and MixtureClassifier without y, with the labels in the batches, as (X, y)."
+        )
     # A model fitted on a GPU may predict on a machine without one.
     wanted_device = checks.device(estimator.device, required=reset)
     takes_nan = get_tags(estimator).input_tags.allow_nan
@@ -183,7 +187,9 @@ def aligned(estimator: object, X: object) -> object:
     if not (absent or new) or len(absent) == len(known):  # scikit-learn checks the order, and says what is wrong
         return X
     checks.distinct_columns(given)
-    checks.warn_of_columns(absent, new)
+    words = [f"{absent} of the training samples are absent and count as missing"] if absent else []
+    words += [f"{new} are new and have no effect"] if new else []
+    checks.warn(f"Columns of X differ from those in training: {'; '.join(words)}.", UserWarning)
     if is_pandas(X):
         return X.reindex(columns=known)
     return type(X)({name: X[name] if name in given else [None] * len(X) for name in known})
@@ -252,7 +258,10 @@ def _check_array(estimator: object, X: object, reset: bool, smallest: int) -> np
     except TypeError as error:
         values = sparse.coo_array(X).data if sparse.issparse(X) else None
         if values is not None and is_classifier(estimator) and (values >= 0).all():
-            raise TypeError(f"{error}{checks.sparse_for_dense(type(estimator).__name__)}") from error
+            raise TypeError(
+                f"{error} {type(estimator).__name__} has Gaussian components, which suit few dense features. For "
+                "counts of words and other sparse rows of non-negative features use NonnegativeMixtureClassifier."
+            ) from error
         if "NAType" not in str(error) or not isinstance(X, list | tuple):
             raise
         return _check_array(estimator, with_nan(np.array(X, dtype=object)), reset, smallest)

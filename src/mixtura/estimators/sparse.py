@@ -293,7 +293,10 @@ class SparseMixtureClassifier(ConditionalClassifier):
             try:
                 keep(self, data, problem, solver, train(self, problem, solver))
             except FloatingPointError as error:
-                raise ValueError(checks.ill_conditioned(type(self).__name__, error)) from error
+                raise ValueError(
+                    f"{type(self).__name__} cannot be fitted: the kernel columns of X are too large or too similar "
+                    f"({error}). Use scaling=True, a smaller degree, or kernel='rbf'."
+                ) from error
         return self
 
     def _map_rows(self, X: object, compute: Callable[[Tensor], Tensor]) -> np.ndarray | Tensor:
@@ -428,8 +431,11 @@ def read(model: SparseMixtureClassifier, X: object, y: object, sample_weight: ob
         checks.total_weight(float(weights.sum()))
     labels = read_labels(y, len(rows), weights, name)
     numbers, values = checks.hard_labels(labels.numbers, name).cpu(), _tensor(rows).to(rows.device)
-    if model.kernel == "precomputed":
-        checks.square_kernel(tuple(values.shape))
+    if model.kernel == "precomputed" and len(values) != values.shape[1]:
+        raise ValueError(
+            f"Precomputed kernel matrix is not square: with kernel='precomputed' X must hold the kernel of every pair "
+            f"of samples; got shape {tuple(values.shape)}. Pass a square matrix, or choose another kernel."
+        )
     source = TensorSource(values, numbers, weights=weights)
     return Data(source, labels.classes, rows=rows, labels=replace(labels, numbers=numbers), weights=weights)
 

@@ -183,7 +183,12 @@ def read_validation(estimator: DensityClassifier, data: Data, X: object, y: obje
 
 def make_task(estimator: DensityEstimator, data: Data, settings: Settings) -> Task:
     """Describe the samples, and make the task: the model to fit, and how."""
-    checks.density_for_unlabeled(data.n_unlabeled, settings.objective.name, settings.objective.has_density)
+    if data.n_unlabeled and not settings.objective.has_density:
+        raise ValueError(
+            f"{data.n_unlabeled} samples are unlabeled, but objective {settings.objective.name!r} is purely "
+            "discriminative and cannot use them. Use HybridMixtureClassifier or objective='joint', or remove these "
+            "samples."
+        )
     source, classes, generator = data.source, data.classes, settings.generator
     recoding = recode_categories(estimator, data, settings)
     size, encoding = (source.n_features, data.encoding) if recoding is None else (recoding.n_outputs, None)
@@ -298,7 +303,11 @@ def make_warp(value: str | Transform | None, description: Description) -> Warp |
     if value is None or is_auto(value):
         return None
     if isinstance(value, Warp):
-        checks.warped_features(len(value.locations), len(description.within))
+        n_warped, n_features = len(value.locations), len(description.within)
+        if n_warped != n_features:
+            raise ValueError(
+                f"warp has {n_warped} features, but X has {n_features}. Pass one location and scale for each."
+            )
         return value
     checks.one_of("warp", value, ("johnson", "auto"), ", None or a Warp")
     warp = fit_warp(description)

@@ -105,7 +105,12 @@ class Conjugate:
         """
         scale = checks.scale_matrix("beta", beta)
         count = 2 * checks.positive("alpha", alpha) - len(scale) - (checks.non_negative("eta", eta) > 0)
-        checks.wishart_count(count, alpha, len(scale), eta)
+        if not count > 0:
+            limit = "(D + 1) / 2" if eta > 0 else "D / 2"
+            raise ValueError(
+                f"alpha must be above {limit} = {(len(scale) + (eta > 0)) / 2:g} for {len(scale)} features and "
+                f"eta={eta:g}; got {alpha:g}. Otherwise the prior has no mode to shrink to."
+            )
         return cls(count, 2 * scale / count, gamma, mean, eta)
 
     @classmethod
@@ -289,7 +294,11 @@ class Shrinkage:
         checks.one_of("variances", self.variances, TARGETS)
         if self.target_strength is not None:
             checks.positive("target_strength", self.target_strength, " or None")
-            checks.target_is_matrix(self.target_strength, self.variances)
+            if self.variances not in ("covariance", "identity"):
+                raise ValueError(
+                    f"target_strength={self.target_strength:g} needs variances='covariance' or 'identity', whose "
+                    f"target is a matrix; got {self.variances!r}. Leave target_strength=None."
+                )
         checks.non_negative("mean_strength", self.mean_strength)
         checks.concentration(self.concentration)
 

@@ -402,5 +402,14 @@ def make_prior(value: PriorChoice, description: Description, n_components: Seque
         value = value.to(description.within.device)
     if isinstance(value, ConjugatePrior):
         pseudo, n_features = value.pseudo_moments(len(description.within)), len(description.within)
-        checks.prior_fits(pseudo.mean, pseudo.scatter, n_features, sum(n_components))
+        wrong = [size for size in (pseudo.scatter.shape[-1], pseudo.mean.shape[-1]) if size != n_features]
+        if wrong:
+            raise ValueError(
+                f"The prior has {wrong[0]} features, but X has {n_features}. Pass a prior with {n_features}."
+            )
+        if pseudo.mean.ndim == 2 and len(pseudo.mean) != sum(n_components):
+            raise ValueError(
+                f"The prior has {len(pseudo.mean)} means, but the mixture has {sum(n_components)} components. Pass one "
+                "mean (D,) for all, or use Shrinkage, which shrinks to the class means."
+            )
     return value

@@ -132,11 +132,19 @@ class FileBatches:
 
     def _check_columns(self, what: str, schema: pa.Schema) -> None:
         if any(name not in schema.names for name in self._columns):
-            raise checks.other_columns(what, self._columns, schema.names)
+            absent = next(name for name in self._columns if name not in schema.names)
+            raise checks.SourceError(
+                f"{what} has no column {absent!r}; its columns are {schema.names}. All files must have the same "
+                "columns."
+            )
         for name in self.features:
             kind = schema.field(name).type
             if not any(test(kind) for test in (TEXT if name in self._text else NUMBERS)):
-                raise checks.no_numbers(what, name, str(kind), name in self._text)
+                wanted = "text as in the first file" if name in self._text else "numeric"
+                raise checks.SourceError(
+                    f"{what} has values of type {kind} in column {name!r}, but features must be {wanted}; leave the "
+                    "column out of features, or encode it."
+                )
 
     def _files(self) -> Iterable[ds.FileFragment]:
         return (part for part in self.dataset.get_fragments() if isinstance(part, ds.FileFragment))
