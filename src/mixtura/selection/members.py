@@ -32,6 +32,7 @@ STANDARD_ERRORS = 1.0
 #   at most 3, every one passes a gate of 1                            12.1 / 16.2 %    0.287 / 0.397
 GATE = 0.5
 MOST_WEIGHT = 6  # members at most, if one of weight 2 counts as two
+ROUNDING = 1e-12  # share of a loss that is no gain: the mean of equal probabilities may differ in the last digit
 
 
 def select_trials(
@@ -76,14 +77,11 @@ def select_members(
     while most > 1 and len(members) < MOST_WEIGHT:
         different = list(dict.fromkeys(members))
         able = list(range(len(losses))) if len(different) < most else different
-        able = [number for number in able if len(members) > 1 or number != first]  # the average of one with itself
-        if not able:
-            break
         of_others = averages(members, able)
         best = int((of_others @ weights).argmin())
         longer = [*members, able[best]]
         averaged = of_others[best] if average is None else average(longer)
-        if not averaged @ weights < own @ weights:
+        if not averaged @ weights < (1 - ROUNDING) * (own @ weights):
             break
         members, own = longer, averaged
     gain, error = mean_and_error(losses[first] - own, weights)
