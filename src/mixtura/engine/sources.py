@@ -20,7 +20,7 @@ from mixtura import checks
 from mixtura.engine.threads import prefetched
 from mixtura.engine.tuning import STREAMED_BYTES
 from mixtura.model.transforms import Transform
-from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extents, union
+from mixtura.values.extents import Extents, Frame, extents_of, framed, no_extents
 
 
 @dataclass(frozen=True)
@@ -359,4 +359,4 @@ def locate(source: Source) -> Frame:
 
 def _extents(source: Source) -> Extents:
     parts = (extents_of(block.rows) for block in source.blocks())
-    return union(parts, no_extents(source.n_features, torch.device("cpu")))
+    return sum(parts, no_extents(source.n_features, torch.device("cpu")))

@@ -26,7 +26,7 @@ from mixtura.estimators import MixtureClassifier
 from mixtura.model.mixture import Mixture
 from mixtura.nn.components import SMALLEST_VARIANCE, FreeComponents, GaussianComponents, without_offsets
 from mixtura.nn.running_density import MOMENTUM, RunningDensity
-from mixtura.numerics.linalg import safe_cholesky
+from mixtura.numerics.linalg import inverse_softplus, safe_cholesky
 from mixtura.roles import Covariance, Structure
 from mixtura.selection.candidates import WIDE
 from mixtura.selection.task import PriorChoice
@@ -243,14 +243,14 @@ def _initialise_gaussians(parts: GaussianComponents, mixture: Mixture) -> None:
         values, vectors = torch.linalg.eigh(covariance.matrices - floor)
         roots = safe_cholesky((vectors * values.clamp_min(1e-2 * SMALLEST_VARIANCE).unsqueeze(-2)) @ vectors.mT)[0]
         scales = roots.diagonal(dim1=-2, dim2=-1)
-        parts.roots.copy_(roots.tril(-1) + torch.diag_embed(_before_softplus(scales)))
+        parts.roots.copy_(roots.tril(-1) + torch.diag_embed(inverse_softplus(scales)))
         return
     if isinstance(covariance, LowRankCovariance):
         variances = covariance.uniquenesses
     else:
         assert isinstance(covariance, DiagonalCovariance)
         variances = covariance.entries
-    parts.roots.copy_(_before_softplus((variances - SMALLEST_VARIANCE).clamp_min(1e-2 * SMALLEST_VARIANCE).sqrt()))
+    parts.roots.copy_(inverse_softplus(_lowered(variances).sqrt()))
     if parts.loadings is not None and isinstance(covariance, LowRankCovariance):
         parts.loadings.copy_(covariance.loadings)
 
@@ -269,10 +269,6 @@ def _without_smallest(covariance: Covariance) -> Covariance:
 
 def _lowered(variances: Tensor) -> Tensor:
     return (variances - SMALLEST_VARIANCE).clamp_min(1e-2 * SMALLEST_VARIANCE)
-
-
-def _before_softplus(values: Tensor) -> Tensor:
-    return values + torch.log(-torch.expm1(-values))
 
 
 # ---- to an estimator -------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +27,8 @@ class Extents:
 
     def __add__(self, other: Extents) -> Extents:
         """Extents of the rows of both."""
-        return union([other], self)
+        low, high = torch.minimum(self.low, other.low), torch.maximum(self.high, other.high)
+        return Extents(low, high, self.complete and other.complete)
 
     def to(self, device: torch.device) -> Extents:
         return Extents(self.low.to(device), self.high.to(device), self.complete)
@@ -60,15 +60,6 @@ def no_extents(size: int, device: torch.device) -> Extents:
     """The extents of zero rows."""
     infinite = torch.full((size,), torch.inf, dtype=torch.float64, device=device)
     return Extents(infinite, -infinite, True)
-
-
-def union(parts: Iterable[Extents], start: Extents) -> Extents:
-    """The extents of several parts together."""
-    low, high, complete = start.low, start.high, start.complete
-    for part in parts:
-        low, high = torch.minimum(low, part.low), torch.maximum(high, part.high)
-        complete = complete and part.complete
-    return Extents(low, high, complete)
 
 
 def _extents_of_array(rows: np.ndarray) -> Extents:
