@@ -21,11 +21,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from queue import Empty, Full, Queue
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from threadpoolctl import LibController, ThreadpoolController
@@ -182,56 +181,27 @@ def _next(left: deque[T]) -> T | None:
         return None
 
 
-Entry: TypeAlias = tuple[bool, object]  # True and a part, or False and the error that ended the parts
-WAIT = 0.1  # seconds after which a waiting reader checks whether its parts are still needed
+WAIT = 0.1  # seconds after which a waiting caller looks for Ctrl-C, which not every system does by itself
 
 
 def prefetched(parts: Iterable[T]) -> Iterator[T]:
     """Yield the same parts in the same order, with a few of them read ahead; errors are raised at the same place."""
-    queue: Queue[Entry] = Queue(PREFETCHED)
-    stopped = threading.Event()
-    reader = threading.Thread(target=_read, args=(parts, queue, stopped), name="mixtura-prefetch", daemon=True)
-    reader.start()
-    try:
-        while (entry := _get(queue, reader))[0]:
-            yield cast("T", entry[1])
-        if entry[1] is not None:
-            raise cast("BaseException", entry[1])
-    finally:
-        stopped.set()
-        reader.join()
+    reader, ended = iter(parts), object()
 
-
-def _get(queue: Queue[Entry], reader: threading.Thread) -> Entry:
-    """True and the next part, or False and the error that ended the parts.
-
-    It waits in short steps, so that Ctrl-C works on every system.
-    """
-    while True:
-        try:
-            return queue.get(timeout=WAIT)
-        except Empty:
-            assert reader.is_alive() or not queue.empty(), "the reader ended without a result or an error"
-
-
-def _read(parts: Iterable[object], queue: Queue[Entry], stopped: threading.Event) -> None:
-    ended_by = None
-    try:
+    def read() -> object:
         with own_threads(1), torch.no_grad():
-            for part in parts:
-                if not _put((True, part), queue, stopped):
-                    return
-    except BaseException as error:  # passed on to the calling thread
-        ended_by = error
-    _put((False, ended_by), queue, stopped)
+            return next(reader, ended)
 
-
-def _put(entry: Entry, queue: Queue[Entry], stopped: threading.Event) -> bool:
-    """Put an entry into the queue; False if it is not needed any more."""
-    while not stopped.is_set():
+    with ThreadPoolExecutor(1, "mixtura-prefetch") as pool:
+        ahead = deque(pool.submit(read) for _ in range(PREFETCHED))
         try:
-            queue.put(entry, timeout=WAIT)
-            return True
-        except Full:
-            continue
-    return False
+            while True:
+                while not ahead[0].done():
+                    wait(ahead, WAIT, FIRST_COMPLETED)
+                part = ahead.popleft().result()
+                if part is ended:
+                    return
+                ahead.append(pool.submit(read))
+                yield cast("T", part)
+        finally:
+            pool.shutdown(cancel_futures=True)
