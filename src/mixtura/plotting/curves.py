@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from mixtura.plotting.style import (
     COLOURS,
@@ -42,10 +39,6 @@ class CoverageDisplay:
     line_ : matplotlib.lines.Line2D
         The curve.
     """
-
-    ax_: Axes
-    figure_: Figure
-    line_: Line2D
 
     def __init__(self, coverages: np.ndarray, errors: np.ndarray, name: str | None = None):
         self.coverages, self.errors, self.name = coverages, errors, name
@@ -126,9 +119,6 @@ class ReliabilityDisplay:
         The figure.
     """
 
-    ax_: Axes
-    figure_: Figure
-
     def __init__(self, probabilities: np.ndarray, outcomes: np.ndarray, classes: Any, n_bins: int = 10):
         self.probabilities, self.outcomes, self.classes, self.n_bins = probabilities, outcomes, classes, n_bins
 
@@ -208,9 +198,6 @@ class ConfusionDisplay:
         The figure.
     """
 
-    ax_: Axes
-    figure_: Figure
-
     def __init__(self, matrix: np.ndarray, classes: Any):
         self.matrix, self.classes = matrix, classes
 
@@ -280,9 +267,6 @@ class HistoryDisplay:
     figure_ : matplotlib.figure.Figure
         The figure.
     """
-
-    ax_: Axes
-    figure_: Figure
 
     def __init__(self, histories: dict[str, Any]):
         self.histories = histories
@@ -362,9 +346,6 @@ class SearchDisplay:
     figure_ : matplotlib.figure.Figure
         The figure.
     """
-
-    ax_: Axes
-    figure_: Figure
 
     def __init__(self, table: SearchTable, n_shown: int = 20):
         self.table, self.n_shown = table, n_shown

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from mixtura.plotting.style import COLOURS, GREY, axes_or_new, spread_out
 
@@ -30,9 +28,6 @@ class ExplanationDisplay:
     figure_ : matplotlib.figure.Figure
         The figure.
     """
-
-    ax_: Axes
-    figure_: Figure
 
     def __init__(self, explanation: Any, max_features: int = 12):
         self.explanation = explanation

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 
 from mixtura.covariances import FullCovariance
@@ -157,9 +156,6 @@ class MixtureDisplay:
     figure_ : matplotlib.figure.Figure
         The figure.
     """
-
-    ax_: Axes
-    figure_: Figure
 
     def __init__(self, view: View, labels: np.ndarray | None, classes: Any):
         self.view, self.labels, self.classes = view, labels, classes
@@ -309,9 +305,6 @@ class PairsDisplay:
     figure_ : matplotlib.figure.Figure
         The figure.
     """
-
-    axes_: np.ndarray
-    figure_: Figure
 
     def __init__(self, model: Any, rows: np.ndarray, labels: np.ndarray | None, features: list[int], names: list[str]):
         self.model, self.rows, self.labels, self.features, self.names = model, rows, labels, features, names
