@@ -42,7 +42,9 @@ def recipe_lines(title: str, paper: tuple[float, ...], record: dict[str, Any]) -
     runs = record["runs"]
     epochs = sorted({run["epochs"] for run in runs})
     lines = [f"## {title}, the paper's recipe", ""]
-    lines += [f"{len({run['seed'] for run in runs})} seeds, {epochs[0]} epochs, {record['about']['machine']}.", ""]
+    stopped = f" (stopped, and continued {runs[0]['continued']})" if "continued" in runs[0] else ""
+    seeds = len({run["seed"] for run in runs})
+    lines += [f"{seeds} seeds, {epochs[0]} epochs{stopped}, {record['about']['machine']}.", ""]
     lines += ["| head | paper: error % | ours: error % | NLL | ECE % | weights | weights left |", "|---" * 7 + "|"]
     for method, figure in zip(METHODS, paper, strict=True):
         own = [run for run in runs if run["method"] == method]

@@ -282,19 +282,23 @@ class Trainer:
         return network.to(self.device).eval(), self.heads[method].eval()
 
 
-def train_together(trainers: Sequence[Trainer], file: Path | None = None) -> None:
-    """Epochs of all trainers side by side, from the state in a file, where a run that was stopped left one."""
+def train_together(trainers: Sequence[Trainer], file: Path | None = None) -> int:
+    """Epochs of all trainers side by side, from the state in a file, where a run that was stopped left one.
+
+    Returns how many epochs that run had.
+    """
     recorded = trainers[0].device.type == "cuda"
     torch.backends.cudnn.benchmark = recorded
     if file is not None and file.exists():
         for trainer, state in zip(trainers, torch.load(file, map_location=trainers[0].device), strict=True):
             trainer.load(state)
-    first, per_epoch, began = int(trainers[0].number), trainers[0].steps_per_epoch, time.perf_counter()
+    per_epoch, began = trainers[0].steps_per_epoch, time.perf_counter()
+    first = int(trainers[0].number) // per_epoch
     for trainer in trainers if recorded else ():
         trainer.record()
     stride = STEPS_PER_GRAPH if recorded else 1
-    for epoch in range(first // per_epoch, trainers[0].epochs):
-        for _ in range(per_epoch // stride - (1 if recorded and epoch == first // per_epoch else 0)):
+    for epoch in range(first, trainers[0].epochs):
+        for _ in range(per_epoch // stride - (1 if recorded and epoch == first else 0)):
             for trainer in trainers:
                 with torch.cuda.stream(trainer.stream):
                     trainer.replay()
@@ -310,6 +314,7 @@ def train_together(trainers: Sequence[Trainer], file: Path | None = None) -> Non
             print(f"epoch {epoch + 1}: {time.perf_counter() - began:.0f} s, losses {losses}", flush=True)
     if recorded:
         torch.cuda.synchronize()
+    return first
 
 
 @torch.no_grad()
@@ -363,11 +368,12 @@ def run_column(column: Column, options: Options) -> list[dict[str, Any]]:
     train, test = load(column.data, options.device, n_images)
     trainers = [Trainer(column, train, seed, epochs, width) for seed in range(options.n_seeds(3))]
     began = time.perf_counter()
-    train_together(trainers, file)
+    first = train_together(trainers, file)
     duration = time.perf_counter() - began
+    continued = {"continued": f"after {first} epochs, with other draws"} if first else {}
     runs = [
         {"method": method, "settings": trainer.settings_of(method), "seed": trainer.seed, "epochs": epochs,
-         "seconds": duration, "final_loss": float(loss), **judged(*trainer.trained(method), test)}
+         "seconds": duration, "final_loss": float(loss), **continued, **judged(*trainer.trained(method), test)}
         for trainer in trainers for method, loss in zip(METHODS, trainer.losses, strict=True)
     ]  # fmt: skip
     file.unlink(missing_ok=True)

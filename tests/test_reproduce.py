@@ -180,6 +180,16 @@ def test_every_hybrid_that_starts_from_averages_is_compared_with_them():
     assert all(len(starts["MNIST (pca50)", name]) for name in from_averages)
 
 
+def test_a_hybrid_without_averages_is_compared_with_sizes_by_validation(tmp_path):
+    of_validation, row = {"LL, sizes by validation": {"0": {"test": 1.0}}}, "Rotated"
+    (tmp_path / "hybrid.json").write_text(json.dumps({"rotated": of_validation, "rotated, diagonal": of_validation}))
+    cells = comparison.of_averages(("LL", "CLL", "diagonal LL+LM"))(tmp_path)
+    assert {column: errors for (name, column), errors in cells.items() if name == row} == {
+        "CLL": [1.0],
+        "diagonal LL+LM": [1.0],
+    }
+
+
 @with_results
 def test_every_paper_has_a_sentence_on_its_claim():
     from studies.claims import CLAIMS
@@ -514,8 +524,8 @@ def test_a_stopped_column_continues_from_its_file(tmp_path, monkeypatch):
         return heads.Trainer(heads.COLUMNS["mnist_2"], data, 0, epochs, width=4)
 
     first, second, whole = trainer(1), trainer(1), trainer(3)
-    heads.train_together([first], tmp_path / "column.state")
-    heads.train_together([second], tmp_path / "column.state")  # has its epoch already
+    assert heads.train_together([first], tmp_path / "column.state") == 0
+    assert heads.train_together([second], tmp_path / "column.state") == 1  # has its epoch already
     torch.testing.assert_close(second.state(), first.state())
     heads.train_together([whole], tmp_path / "column.state")
     assert int(whole.number) == 6
