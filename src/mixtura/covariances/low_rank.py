@@ -66,6 +66,7 @@ class LowRank(Structure):
 
     rank: int | None = None
     name = "low_rank"
+    has_directions = True
 
     def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> LowRankCovariance:
         """Start from principal directions of the assigned rows; uniquenesses are at least a tenth of the variances."""
@@ -106,6 +107,7 @@ class LowRankPrecision(Structure):
 
     rank: int | None = None
     name = "low_rank_precision"
+    has_directions = True
 
     @property
     def has_update(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,29 +20,26 @@ REACH = 0.99
 TOLERANCE, MOST_STEPS = 1e-4, 500
 
 
-@dataclass(frozen=True)
-class Graph:
-    """S = D^-1/2 (W + W') D^-1/2 with W_ij = exp(-4 |x_i - x_j|^2 / r_i^2), r_i the distance of the last neighbour."""
+def graph_of(rows: Tensor, n_neighbours: int = N_NEIGHBOURS) -> Callable[[Tensor], Tensor]:
+    """The graph of the nearest neighbours of rows (n, D), as a product with values (n, C):
 
-    first: Tensor  # (E,), each pair once in both directions
-    second: Tensor  # (E,)
-    weights: Tensor  # (E,)
-    n_rows: int
+        S = D^-1/2 (W + W') D^-1/2 with W_ij = exp(-4 |x_i - x_j|^2 / r_i^2), r_i the distance of the last neighbour.
 
-    def __matmul__(self, values: Tensor) -> Tensor:
-        along = values.index_select(0, self.second).mul_(self.weights.unsqueeze(-1))
-        return torch.zeros_like(values).index_add_(0, self.first, along)
-
-
-def graph_of(rows: Tensor, n_neighbours: int = N_NEIGHBOURS) -> Graph:
-    """The graph of the nearest neighbours of rows (n, D); O(n^2 D) operations, O(n) memory."""
+    It takes O(n^2 D) operations and O(n) memory.
+    """
     squared, index = _neighbours(rows, min(n_neighbours, len(rows) - 1))
     weights = torch.exp(-4 * squared / squared[:, -1:].clamp_min(1e-30)).flatten()
     one = torch.arange(len(rows), device=rows.device).repeat_interleave(squared.shape[1])
     first, second = torch.cat((one, index.flatten())), torch.cat((index.flatten(), one))
     both = weights.repeat(2)
     roots = torch.zeros_like(rows[:, 0]).index_add_(0, first, both).clamp_min(1e-30).rsqrt()
-    return Graph(first, second, both * roots[first] * roots[second], len(rows))
+    both = both * roots[first] * roots[second]  # of each pair, once in both directions
+
+    def multiply(values: Tensor) -> Tensor:
+        along = values.index_select(0, second).mul_(both.unsqueeze(-1))
+        return torch.zeros_like(values).index_add_(0, first, along)
+
+    return multiply
 
 
 def _neighbours(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -56,7 +53,7 @@ def _neighbours(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return torch.cat([part.values for part in nearest]).clamp_min(0), torch.cat([part.indices for part in nearest])
 
 
-def spread(graph: Graph, labels: Tensor, frequencies: Tensor, reach: float = REACH) -> Tensor:
+def spread(graph: Callable[[Tensor], Tensor], labels: Tensor, frequencies: Tensor, reach: float = REACH) -> Tensor:
     """Assign a label to every row connected to a labeled one, -1 to others (label-spreading):
 
         F = (1 - reach) (I - reach S)^-1 Y,
@@ -65,7 +62,7 @@ def spread(graph: Graph, labels: Tensor, frequencies: Tensor, reach: float = REA
     `labels` (n,) has -1 for unlabeled rows.
     """
     labeled = labels >= 0
-    seeds = graph.weights.new_zeros(graph.n_rows, len(frequencies))
+    seeds = torch.zeros(len(labels), len(frequencies), dtype=torch.float64, device=labels.device)
     seeds[labeled, labels[labeled]] = 1.0
     seeds /= seeds.sum(0).clamp_min(1)
     shares = _solve(graph, seeds, reach)
@@ -74,13 +71,13 @@ def spread(graph: Graph, labels: Tensor, frequencies: Tensor, reach: float = REA
     return torch.where(labeled, labels, torch.where(largest > 0, best_class, -1))
 
 
-def _solve(graph: Graph, right: Tensor, reach: float) -> Tensor:
+def _solve(graph: Callable[[Tensor], Tensor], right: Tensor, reach: float) -> Tensor:
     """(I - reach S)^-1 right, by conjugate gradients for all columns at once."""
     solution, residual = torch.zeros_like(right), right.clone()
     direction, squares = residual.clone(), residual.square().sum(0)
     tolerances = TOLERANCE**2 * squares
     for _ in range(MOST_STEPS):
-        image = direction - reach * (graph @ direction)
+        image = direction - reach * graph(direction)
         step = squares / (direction * image).sum(0).clamp_min(1e-30)
         solution += step * direction
         residual -= step * image

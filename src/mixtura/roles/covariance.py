@@ -60,6 +60,8 @@ class Structure(ABC):
     name: ClassVar[str]
     # Whether the numeric features of a model with categorical ones can have this structure.
     takes_categories: ClassVar[bool] = False
+    # Whether components have a few directions of their own, for which wide features have room where matrices are many.
+    has_directions: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> Covariance:

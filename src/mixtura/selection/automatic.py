@@ -281,7 +281,7 @@ class AutomaticSearch:
         began, budget = time.perf_counter(), math.inf if self.time_budget is None else self.time_budget
         search: Search[CandidateFit] = Search("log_loss", watch, None if math.isinf(budget) else COMPARING * budget)
         candidates = CandidateOrder(comparison, structures, self.prior, self.transforms, search)
-        has_categories = isinstance(task.structure, Product) and isinstance(task.source, BlockSource)
+        has_categories = not task.structure.is_gaussian and isinstance(task.source, BlockSource)
         averages = self.average > 1 and task.objective.own_class_only
 
         def try_candidates() -> None:

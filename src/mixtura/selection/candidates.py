@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
-from mixtura.covariances import LowRank
 from mixtura.priors import Shrinkage
 from mixtura.roles import Structure
 from mixtura.selection.closed_forms import ShrinkagePath
@@ -123,7 +122,7 @@ class CandidateOrder:
         0.947, 0.986, 0.970, 0.958 (tied 0.967), Fashion-MNIST 0.586, 1.598, 0.740, 0.614 (tied 0.585).
         """
         for name, structure in self.structures.items():
-            if isinstance(structure, LowRank):
+            if structure.has_directions:
                 candidate = Candidate(name, structure, (1,) * self.comparison.n_classes, "default")
                 self.search.try_one(partial(self.comparison.evaluate_apart, candidate))
 

@@ -80,16 +80,6 @@ class ClassScatters:
         """The same for features divided by scales (D,)."""
         return ClassScatters(self.counts, self.means / scales, self.deviations / scales, self.labels)
 
-    @property
-    def weight(self) -> float:
-        """Sum of all weights."""
-        return float(self.counts.sum())
-
-    @cached_property
-    def log_shares(self) -> Tensor:
-        """log of the class probabilities, (C,)."""
-        return self.counts.log() - self.counts.sum().log()
-
     @cached_property
     def pooled(self) -> Spectrum:
         """The spectrum of the sum of the scatters."""
@@ -129,16 +119,6 @@ class ClassMatrices:
         within = torch.where(known.varies & (within > 0), within, known.within)
         return replace(known, class_weights=self.counts, class_means=self.means, within=within)
 
-    @property
-    def weight(self) -> float:
-        """Sum of all weights."""
-        return float(self.counts.sum())
-
-    @cached_property
-    def log_shares(self) -> Tensor:
-        """log of the class probabilities, (C,)."""
-        return self.counts.log() - self.counts.sum().log()
-
     @cached_property
     def pooled(self) -> Spectrum:
         """The spectrum of the sum of the scatters."""
@@ -149,7 +129,7 @@ class ClassMatrices:
         """As `score_full`, by factors of the covariances."""
         scatters = self.scatters
         assert scatters is not None
-        pooled, count, (n_classes, size) = self.pooled, self.weight, self.means.shape
+        pooled, count, (n_classes, size) = self.pooled, float(self.counts.sum()), self.means.shape
         target = torch.eye(size, dtype=rows.dtype, device=rows.device)
         if tied < math.inf:
             target = (pooled.axes * ((pooled.values + tied) / (count + tied))) @ pooled.axes.T
@@ -164,7 +144,7 @@ class ClassMatrices:
                 divisors = self.counts[part] + strength
                 log_determinants = linalg.log_determinants(factors) - size * divisors.log()
                 distances = divisors.unsqueeze(-1) * linalg.distances_of(factors, self.means[part], rows)
-                of_strength[:, part] = _log_joint(self.log_shares[part], log_determinants, distances.T)
+                of_strength[:, part] = _log_joint(self.counts, part, log_determinants, distances.T)
 
         parts = [slice(c, min(c + step, n_classes)) for c in range(0, n_classes, step)]
         share_out(parts, n_classes * len(rows) * float(size) ** 2, score, available_threads(rows.device), in_order=True)
@@ -232,12 +212,12 @@ def score_tied(classes: ClassScatters | ClassMatrices, rows: Tensor, strengths: 
 
     One decomposition serves all of them: another strength only rescales the axes.
     """
-    count, size = classes.weight, rows.shape[1]
+    count, size = float(classes.counts.sum()), rows.shape[1]
     distances = classes.pooled.distances(rows, classes.means, strengths)
     scores = []
     for strength, own in zip(strengths, distances, strict=True):
         log_determinant = classes.pooled.log_determinant(strength) - size * math.log(count + strength)
-        scores.append(_log_joint(classes.log_shares, log_determinant, (count + strength) * own))
+        scores.append(_log_joint(classes.counts, slice(None), log_determinant, (count + strength) * own))
     return scores
 
 
@@ -251,7 +231,7 @@ def score_full(
     """
     if isinstance(classes, ClassMatrices):
         return classes.full(rows, tied, strengths)
-    pooled, count, size = classes.pooled, classes.weight, rows.shape[1]
+    pooled, count, size = classes.pooled, float(classes.counts.sum()), rows.shape[1]
     target, whiten = torch.zeros_like(classes.counts[0]), lambda vectors: vectors
     if tied < math.inf:
         target = pooled.log_determinant(tied) - size * math.log(count + tied)  # log |P|
@@ -265,7 +245,7 @@ def score_full(
         for strength, each in zip(strengths, distances, strict=True):
             divisor = float(classes.counts[c]) + strength
             log_determinant = target + own.log_determinant(strength) - size * math.log(divisor)
-            of_strengths.append(_log_joint(classes.log_shares[c], log_determinant, divisor * each))
+            of_strengths.append(_log_joint(classes.counts, slice(c, c + 1), log_determinant, divisor * each))
         by_class.append(of_strengths)
     return [torch.cat(scores, 1) for scores in zip(*by_class, strict=True)]
 
@@ -358,9 +338,9 @@ class ShrinkagePath:
         return scores
 
 
-def _log_joint(log_shares: Tensor, log_determinant: Tensor, distances: Tensor) -> Tensor:
-    """log p(x, c) up to the constant of the number of features, (n, C)."""
-    return log_shares - 0.5 * (log_determinant + distances)
+def _log_joint(counts: Tensor, part: slice, log_determinant: Tensor, distances: Tensor) -> Tensor:
+    """log p(x, c) of some classes, up to the constant of the number of features, (n, C')."""
+    return (counts.log() - counts.sum().log())[part] - 0.5 * (log_determinant + distances)
 
 
 # Weight of equal variances in the covariance that EM of few labels keeps. Test error in % with 1, 2 and 5 labels per

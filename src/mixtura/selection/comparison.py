@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from mixtura.covariances import LowRank, Product
+from mixtura.covariances import Product
 from mixtura.engine.passes import map_rows, moments_by_label, scatter_by_label, without_rows
 from mixtura.engine.sources import Block, BlockSource, TensorSource
 from mixtura.engine.threads import check_time
@@ -108,7 +108,7 @@ class Comparison:
     """The samples on which candidates are compared, and their folds."""
 
     def __init__(self, task: Task, structures: Mapping[str, Structure], once: bool = False, whole: str | None = None):
-        apart = whole == "tied" and any(isinstance(structure, LowRank) for structure in structures.values())
+        apart = whole == "tied" and any(structure.has_directions for structure in structures.values())
         most = SELECTION_SAMPLES if isinstance(plain_cv(task.cv), int) else None
         most = 2 * SELECTION_SAMPLES if apart else most  # half of them may train a candidate
         self.rows, self.labels, self.shares, weights, cv = sample_of(task.source, task.generator, most, task.cv)

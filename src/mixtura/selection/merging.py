@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,54 +15,6 @@ from mixtura.solvers.batched_em import Stack
 
 # Largest number of matrix entries of pairs in memory at a time.
 PAIR_NUMBERS = 2**22
-
-
-@dataclass
-class _Parts:
-    """Components of one class: weights (K,), means (K, D), matrices (K, D, D) or variances (K, D)."""
-
-    weights: Tensor
-    means: Tensor
-    spreads: Tensor
-
-    @property
-    def dense(self) -> bool:
-        return self.spreads.ndim == 3
-
-    def log_determinants(self, spreads: Tensor) -> Tensor:
-        return log_determinants(safe_cholesky(spreads)[0]) if self.dense else spreads.log().sum(-1)
-
-    def unions(self, first: int, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights, means and covariances of the unions of component `first` with each of the others."""
-        weights, means, spreads = self.weights, self.means, self.spreads
-        return _union(weights[first], weights[others], means[first], means[others], spreads[first], spreads[others])
-
-    def losses(self, first: int, others: Tensor, known: Tensor) -> Tensor:
-        """Upper bounds of the divergence caused by merging the pairs (merge-loss), (m,):
-
-        1/2 [(w_i + w_j) log |Sigma_ij| - w_i log |Sigma_i| - w_j log |Sigma_j|].
-        """
-        pair_losses = []
-        for part in others.split(max(1, PAIR_NUMBERS // self.spreads[0].numel())):
-            total, _, spreads = self.unions(first, part)
-            kept = self.weights[first] * known[first] + self.weights[part] * known[part]
-            pair_losses.append(0.5 * (total * self.log_determinants(spreads) - kept))
-        return torch.cat(pair_losses)
-
-    def all_losses(self) -> Tensor:
-        """(K, K), infinite on and below the diagonal."""
-        n, known = len(self.weights), self.log_determinants(self.spreads)
-        table = torch.full((n, n), torch.inf, dtype=self.means.dtype, device=self.means.device)
-        for i in range(n - 1):
-            table[i, i + 1 :] = self.losses(i, torch.arange(i + 1, n, device=table.device), known)
-        return table
-
-    def merge(self, i: int, j: int) -> None:
-        """Replace component i by the union of i and j, and remove j."""
-        weight, mean, spread = self.unions(i, torch.tensor([j], device=self.means.device))
-        self.weights[i], self.means[i], self.spreads[i] = weight[0], mean[0], spread[0]
-        kept = torch.arange(len(self.weights), device=self.means.device) != j
-        self.weights, self.means, self.spreads = self.weights[kept], self.means[kept], self.spreads[kept]
 
 
 def _union(
@@ -84,11 +35,6 @@ def _spreads(covariance: Covariance) -> Tensor:
     return covariance.variances() if covariance.is_diagonal else covariance.dense()
 
 
-def _parts_of(mixture: Mixture, part: slice) -> _Parts:
-    spreads = _spreads(mixture.covariance)
-    return _Parts(mixture.weights[part].clone(), mixture.means[part].clone(), spreads[part].clone())
-
-
 def reduce_components(mixture: Mixture, n_components: Sequence[int]) -> tuple[Mixture, list[tuple[int, float]]]:
     """Merge components until each class has at most the given number; return the mixture and the merges (count, loss).
 
@@ -96,36 +42,50 @@ def reduce_components(mixture: Mixture, n_components: Sequence[int]) -> tuple[Mi
     covariances stay diagonal, all others become full.
     """
     classes, merges = [], []
+    whole = mixture.weights, mixture.means, _spreads(mixture.covariance)
     for part, wanted in zip(mixture.class_slices, n_components, strict=True):
-        parts = _parts_of(mixture, part)
-        table = parts.all_losses() if len(parts.weights) > wanted else parts.means
-        while len(parts.weights) > wanted:
+        weights, means, spreads = (tensor[part].clone() for tensor in whole)
+        table = _all_losses(weights, means, spreads) if len(weights) > wanted else means
+        while len(weights) > wanted:
             i, j = divmod(int(table.argmin()), len(table))
-            merges.append((len(parts.weights) - 1, float(table[i, j])))
-            parts.merge(i, j)
+            merges.append((len(weights) - 1, float(table[i, j])))
+            weights[i], means[i], spreads[i] = _union(
+                weights[i], weights[j], means[i], means[j], spreads[i], spreads[j]
+            )
             kept = torch.arange(len(table), device=table.device) != j
-            table = table[kept][:, kept]
-            _refresh(table, parts, i)
-        classes.append(parts)
-    spreads = torch.cat([parts.spreads for parts in classes])
-    counts = torch.tensor([len(parts.weights) for parts in classes])
-    return Mixture(
-        torch.cat([parts.weights for parts in classes]).log(),
-        torch.cat([parts.means for parts in classes]),
-        FullCovariance(spreads).safe() if spreads.ndim == 3 else DiagonalCovariance(spreads),
-        torch.repeat_interleave(counts).to(mixture.class_of.device),
-    ), merges
+            weights, means, spreads, table = weights[kept], means[kept], spreads[kept], table[kept][:, kept]
+            others = torch.tensor([k for k in range(len(table)) if k != i], dtype=torch.int64, device=table.device)
+            if len(others):
+                losses = _losses(weights, means, spreads, i, others, _log_determinants(spreads, means))
+                table[i, i + 1 :], table[:i, i] = losses[i:], losses[:i]
+        classes.append((weights, means, spreads))
+    counts = torch.tensor([len(weights) for weights, _, _ in classes])
+    weights, means, spreads = (torch.cat(parts) for parts in zip(*classes, strict=True))
+    covariance = FullCovariance(spreads).safe() if spreads.ndim == 3 else DiagonalCovariance(spreads)
+    class_of = torch.repeat_interleave(counts).to(mixture.class_of.device)
+    return Mixture(weights.log(), means, covariance, class_of), merges
 
 
-def _refresh(table: Tensor, parts: _Parts, i: int) -> None:
-    """Recompute the losses of the new component i with all others."""
-    n = len(table)
-    others = torch.tensor([j for j in range(n) if j != i], dtype=torch.int64, device=table.device)
-    if not len(others):
-        return
-    pair_losses = parts.losses(i, others, parts.log_determinants(parts.spreads))
-    table[i, i + 1 :] = pair_losses[i:]
-    table[:i, i] = pair_losses[:i]
+def _all_losses(weights: Tensor, means: Tensor, spreads: Tensor) -> Tensor:
+    """The losses of merging all pairs, (K, K), infinite on and below the diagonal."""
+    n, known = len(weights), _log_determinants(spreads, means)
+    table = torch.full((n, n), torch.inf, dtype=means.dtype, device=means.device)
+    for i in range(n - 1):
+        table[i, i + 1 :] = _losses(weights, means, spreads, i, torch.arange(i + 1, n, device=table.device), known)
+    return table
+
+
+def _losses(weights: Tensor, means: Tensor, spreads: Tensor, i: int, others: Tensor, known: Tensor) -> Tensor:
+    """Upper bounds of the divergence caused by merging component i with each of m others (merge-loss), (m,):
+
+    1/2 [(w_i + w_j) log |Sigma_ij| - w_i log |Sigma_i| - w_j log |Sigma_j|].
+    """
+    losses = []
+    for part in others.split(max(1, PAIR_NUMBERS // spreads[0].numel())):
+        total, _, united = _union(weights[i], weights[part], means[i], means[part], spreads[i], spreads[part])
+        kept = weights[i] * known[i] + weights[part] * known[part]
+        losses.append(0.5 * (total * _log_determinants(united, means) - kept))
+    return torch.cat(losses)
 
 
 def one_fewer(stack: Stack, n_components: Sequence[int]) -> list[Mixture]:
@@ -157,12 +117,12 @@ def _merge_pairs(weights: Tensor, means: Tensor, spreads: Tensor) -> tuple[list[
     """Merge one pair in each of B mixtures: weights (B, K - 1), means, covariances, and the original components."""
     n_members, n = weights.shape
     first, second = torch.triu_indices(n, n, 1, device=weights.device)
-    known = _log_determinants(spreads)
+    known = _log_determinants(spreads, means)
     pairs = []
     for i, j in zip(first.split(_at_a_time(spreads)), second.split(_at_a_time(spreads)), strict=True):
         total, _, united = _union(weights[:, i], weights[:, j], means[:, i], means[:, j], spreads[:, i], spreads[:, j])
         kept = weights[:, i] * known[:, i] + weights[:, j] * known[:, j]
-        pairs.append(total * _log_determinants(united) - kept)
+        pairs.append(total * _log_determinants(united, means) - kept)
     best = torch.cat(pairs, 1).argmin(1)  # (B,)
     i, j, members = first[best], second[best], torch.arange(n_members, device=weights.device)
     at_i, at_j = (members, i), (members, j)
@@ -181,6 +141,6 @@ def _at_a_time(spreads: Tensor) -> int:
     return max(1, PAIR_NUMBERS // spreads[:, 0].numel())
 
 
-def _log_determinants(spreads: Tensor) -> Tensor:
-    """Of matrices (B, K, D, D) or variances (B, K, D)."""
-    return log_determinants(safe_cholesky(spreads)[0]) if spreads.ndim == 4 else spreads.log().sum(-1)
+def _log_determinants(spreads: Tensor, means: Tensor) -> Tensor:
+    """Of matrices (..., K, D, D), or of variances, which have the shape of the means (..., K, D)."""
+    return log_determinants(safe_cholesky(spreads)[0]) if spreads.ndim > means.ndim else spreads.log().sum(-1)

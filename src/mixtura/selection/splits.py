@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Number, Real
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import torch
-from sklearn.model_selection import StratifiedGroupKFold, check_cv
+from sklearn.model_selection import BaseCrossValidator, StratifiedGroupKFold, check_cv
 from torch import Tensor
 
 from mixtura import checks
@@ -271,22 +271,14 @@ def _fraction(strata: Tensor, fraction: float, generator: torch.Generator) -> tu
     return ~held_out, held_out
 
 
-class Splitter(Protocol):
-    """A splitter of scikit-learn."""
-
-    def split(
-        self, X: np.ndarray, y: np.ndarray, groups: np.ndarray | None
-    ) -> Iterable[tuple[np.ndarray, np.ndarray]]: ...
-
-
 def _given(strata: Tensor, cv: object, groups: Tensor | None = None) -> list[tuple[Tensor, Tensor]]:
     if isinstance(cv, Iterable):
         splits = cv
     else:  # a splitter divides the labeled samples
-        known = (strata >= 0).nonzero()[:, 0].numpy()
+        known, splitter = (strata >= 0).nonzero()[:, 0].numpy(), cast("BaseCrossValidator", cv)
         try:
             known_groups = None if groups is None else groups.numpy()[known]
-            pairs = list(cast("Splitter", cv).split(np.zeros((len(known), 1)), strata.numpy()[known], known_groups))
+            pairs = list(splitter.split(np.zeros((len(known), 1)), strata.numpy()[known], known_groups))
         except ValueError as error:
             raise ValueError(f"cv={cv!r} cannot split the samples: {error} Pass a number of folds.") from error
         splits = ((known[kept], known[part]) for kept, part in pairs)
