@@ -100,7 +100,7 @@ def test_scores_equal_loops(model, n_components, rows, rng, device):
     points = rows.T.cpu().numpy()
     expected = [[score_by_loops(model, coefficients, k, x) for x in points] for k in range(n_components)]
     assert_close(scores, expected, 1e-12)
-    assert (features.along is None) == (coefficients.projections is None)
+    assert (features[1] is None) == (coefficients.projections is None)
 
 
 @every_model

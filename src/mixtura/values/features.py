@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -130,12 +131,9 @@ def project(x: Tensor, projections: Tensor, offsets: Tensor | None) -> Tensor:
     return along.unflatten(0, projections.shape[:2])
 
 
-@dataclass(frozen=True)
-class Features:
-    """The features of some rows, kept between forward and pullback."""
-
-    phi: Tensor  # (P, n), the first D of them x
-    along: Tensor | None  # (K, R, n), the projections
+# The features of some rows, kept between forward and pullback: phi (P, n), the first D of them x, and the projections
+# (K, R, n).
+Features: TypeAlias = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -183,9 +181,9 @@ class Coefficients:
         else:
             scores = weigh(phi, self.weights, self.bias, out)
         if self.projections is None:
-            return scores, Features(phi, None)
+            return scores, (phi, None)
         along = project(phi[: self.projections.shape[-1]], self.projections, self.offsets)
-        return self.combined(scores, along), Features(phi, along)
+        return self.combined(scores, along), (phi, along)
 
     def combined(self, scores: Tensor, along: Tensor) -> Tensor:
         """Both parts of (scores)."""
@@ -201,17 +199,17 @@ class Coefficients:
 
     def pullback(self, sums: list[Tensor], features: Features, signed: Tensor, components: slice) -> None:
         """Add the gradients of sum A a with respect to `parts`, with A (K', n) for some components."""
-        targets = iter(part[components] for part in sums)
+        (phi, along), targets = features, iter(part[components] for part in sums)
         next(targets).add_(signed.sum(1))
         if self.weights is not None:
             target = next(targets)
-            if target.dtype == signed.dtype and features.phi.layout is torch.strided:
-                target.addmm_(signed, features.phi.T)
+            if target.dtype == signed.dtype and phi.layout is torch.strided:
+                target.addmm_(signed, phi.T)
             else:
-                target += gather(features.phi, signed)
-        if self.projections is not None and features.along is not None:
-            weighted = features.along * (-self.sign * signed).unsqueeze(1)  # (K', R, n)
-            x = features.phi[: self.projections.shape[-1]]
+                target += gather(phi, signed)
+        if self.projections is not None and along is not None:
+            weighted = along * (-self.sign * signed).unsqueeze(1)  # (K', R, n)
+            x = phi[: self.projections.shape[-1]]
             next(targets).add_((weighted.flatten(0, 1) @ x.T).unflatten(0, weighted.shape[:2]))
             if self.offsets is not None:
                 next(targets).sub_(weighted.sum(-1))
