@@ -17,7 +17,7 @@ from mixtura import (
 from mixtura.datasets import make_ripley
 from mixtura.engine.threads import TimeOverError, check_time, until
 from mixtura.estimators import training
-from mixtura.selection.search import Search, Trial
+from mixtura.selection.search import Search, Trial, watching
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -106,9 +106,11 @@ def test_the_first_candidate_is_tried_however_little_time_there_is():
 
 def test_candidates_that_are_trained_together_share_the_time():
     seen = []
-    search = Search("loss", watch=seen.append)
-    trials = search.try_together(lambda: [trial(2.0), trial(1.0), trial(1.0)])
-    assert seen == trials == search.trials
+    search = Search("loss")
+    with watching(seen.append):
+        trials = search.try_together(lambda: [trial(2.0), trial(1.0), trial(1.0)])
+    assert trials == search.trials
+    assert seen == [2.0, 1.0, 1.0]
     assert len({t.seconds for t in trials}) == 1
     assert search.best is trials[1]
     assert search.table(search.best).chosen == 1

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral
 from types import FunctionType
-from typing import Any, ClassVar, Protocol, SupportsIndex, TypeAlias, TypeVar, cast, dataclass_transform, get_args
+from typing import Any, ClassVar, SupportsIndex, TypeAlias, TypeVar, cast, dataclass_transform, get_args
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from mixtura.files.checkpoints import CheckpointFile, Journal, Show, digest, rec
 from mixtura.files.codec import arguments_of, fits, fitted_of
 from mixtura.files.models import METADATA, as_arrays, from_arrays, save
 from mixtura.inspection.graphs import coded_graph, export
-from mixtura.selection.search import SearchTable
+from mixtura.selection.search import SearchTable, watching
 from mixtura.selection.splits import check_splits
 from mixtura.solvers import Record
 
@@ -389,25 +389,19 @@ def _progress_bar(name: str, shown: bool) -> Iterator[Show | None]:
         yield show
 
 
-class Scored(Protocol):
-    """A candidate with a score, smaller is better."""
-
-    @property
-    def score(self) -> float: ...
-
-
 @contextmanager
-def trial_watcher(verbose: int, name: str) -> Iterator[Callable[[Scored], None] | None]:
-    """A function that shows each candidate of a search in a progress bar; None without a bar."""
+def candidates_shown(verbose: int, name: str) -> Iterator[None]:
+    """A context that shows each candidate of a search in a progress bar."""
     if not verbose:
-        yield None
+        yield
         return
     with tqdm(desc=f"{name}: comparing", unit="candidate") as bar:
         best = [float("inf")]
 
-        def watch(trial: Scored) -> None:
-            best[0] = min(best[0], trial.score)
-            bar.set_postfix(score=f"{trial.score:.4f}", best=f"{best[0]:.4f}", refresh=False)
+        def watch(score: float) -> None:
+            best[0] = min(best[0], score)
+            bar.set_postfix(score=f"{score:.4f}", best=f"{best[0]:.4f}", refresh=False)
             bar.update()
 
-        yield watch
+        with watching(watch):
+            yield

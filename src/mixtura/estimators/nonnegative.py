@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, field, fields, replace
 from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, cast
@@ -29,11 +29,11 @@ from mixtura.estimators.estimator import (
     MemoryLimit,
     PathName,
     RandomState,
+    candidates_shown,
     check_fitted,
     fitting,
     list_features,
     recorded,
-    trial_watcher,
     with_constructor,
 )
 from mixtura.estimators.frames import is_batches, is_table
@@ -491,13 +491,12 @@ def read_batches(
     if not isinstance(cv, int):
         raise ValueError(f"cv must be a number of folds for an X of batches; got {model.cv!r}.")
     first, second = make_generators(model.random_state)
-    batches = TextBatches(model, X)
-    classes, few, totals, document_counts, weight = batches.scan(first)
+    classes, few, totals, document_counts, weight = scan_batches(model, X, first)
     few = replace(few, step=_chunk_size(model, few))
     return make_task(
         model,
         samples=few,
-        every=batches.rows_under(classes, few.step),
+        every=rows_of_batches(model, X, classes, few.step),
         source=TensorSource(few.features, few.labels, few.shares, few.weights),
         classes=classes,
         class_prior=totals / totals.sum(),
@@ -525,11 +524,11 @@ def select(model: NonnegativeMixtureClassifier, task: TextTask) -> Selected[Text
     """Compare candidates on some of the samples."""
     name = type(model).__name__
     if is_auto(model.solver):
-        with trial_watcher(model.verbose, name) as watch:
-            return TextSearch(task, watch).run()
+        with candidates_shown(model.verbose, name):
+            return TextSearch(task).run()
     search = UpdateSearch(task)
-    with trial_watcher(model.verbose and search.n_candidates > 1, name) as watch:
-        return search.run(watch)
+    with candidates_shown(model.verbose and search.n_candidates > 1, name):
+        return search.run()
 
 
 def train(chosen: Selected[TextTask]) -> FitResult:
@@ -608,76 +607,77 @@ def read_features(
     return values, rows
 
 
-@dataclass(frozen=True)
-class TextBatches:
-    """Batches (X, y) or (X, y, sample_weight), checked like the rows of an estimator."""
+def read_parts(
+    estimator: NonnegativeMixtureClassifier, batches: Iterable[object], first_pass: bool = False
+) -> Iterator[tuple[Tensor, np.ndarray, np.ndarray, Tensor]]:
+    """Rows, the labels of the labeled rows, their mask, and weights, batch by batch."""
+    is_first, n_batches = first_pass, 0
+    for batch in named_batches(batches):
+        try:
+            features, rows = read_features(estimator, batch.X, reset=is_first, training=first_pass)
+            weights = checks.sample_weight(batch.sample_weight, len(rows), all_rows=False)
+            weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
+            if batch.y is None:
+                raise ValueError(f"{type(estimator).__name__} needs batches of (X, y) or (X, y, sample_weight).")
+            known, labeled = read_one_per_row(batch.y, len(rows), weights, estimator.unlabeled, "y of a batch")
+        except ValueError as error:
+            raise checks.unread(batch.origin, error) from error
+        yield features, known, labeled, weights
+        is_first, n_batches = False, n_batches + 1
+    if not n_batches:
+        raise checks.no_rows() if first_pass else checks.read_once(type(batches).__name__)
 
-    estimator: NonnegativeMixtureClassifier
-    batches: Iterable[object]
 
-    def read(self, first_pass: bool = False) -> Iterator[tuple[Tensor, np.ndarray, np.ndarray, Tensor]]:
-        """Rows, the labels of the labeled rows, their mask, and weights, batch by batch."""
-        estimator, is_first, n_batches = self.estimator, first_pass, 0
-        for batch in named_batches(self.batches):
-            try:
-                features, rows = read_features(estimator, batch.X, reset=is_first, training=first_pass)
-                weights = checks.sample_weight(batch.sample_weight, len(rows), all_rows=False)
-                weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights.cpu()
-                if batch.y is None:
-                    raise ValueError(f"{type(estimator).__name__} needs batches of (X, y) or (X, y, sample_weight).")
-                known, labeled = read_one_per_row(batch.y, len(rows), weights, estimator.unlabeled, "y of a batch")
-            except ValueError as error:
-                raise checks.unread(batch.origin, error) from error
-            yield features, known, labeled, weights
-            is_first, n_batches = False, n_batches + 1
-        if not n_batches:
-            raise checks.no_rows() if first_pass else checks.read_once(type(self.batches).__name__)
+def scan_batches(
+    estimator: NonnegativeMixtureClassifier, batches: Iterable[object], generator: torch.Generator
+) -> tuple[np.ndarray, TextSamples, Tensor, Tensor, float]:
+    """The first pass: classes, some samples drawn at random, weights of classes, of words, and of all rows."""
+    parts: list[tuple[Tensor, np.ndarray, Tensor, Tensor]] = []  # rows, labels as objects, weights, keys
+    weight, counts, totals = 0.0, None, {}
+    for features, known, labeled, weights in read_parts(estimator, batches, first_pass=True):
+        own = document_counts(features, weights)
+        counts, weight = own if counts is None else counts + own, weight + float(weights.sum())
+        for label, value in zip(known.tolist(), weights.numpy()[labeled].tolist(), strict=True):
+            totals[label] = totals.get(label, 0.0) + value
+        labels = np.full(len(weights), None, dtype=object)
+        labels[labeled] = known
+        keys = torch.rand(len(weights), generator=generator, dtype=torch.float64)
+        parts = _smallest([*parts, (features, labels, weights, keys.masked_fill(weights <= 0, torch.inf))])
+    assert counts is not None
+    classes = checks.distinct(np.array(list(totals)))
+    checks.enough_classes(classes, 0, type(estimator).__name__)
+    rows, weights = stacked_rows([part[0] for part in parts]), torch.cat([part[2] for part in parts])
+    labels = np.concatenate([part[1] for part in parts])
+    is_known = np.array([label is not None for label in labels])
+    numbers = ClassNumbers(classes).number(np.array(labels[is_known].tolist()), is_known)
+    weights = torch.where(empty_rows(rows), 0.0, weights)
+    few = TextSamples(rows, numbers, None, weights, len(classes))
+    by_class = torch.tensor([totals[label] for label in classes.tolist()], dtype=torch.float64)
+    return classes, few, by_class, counts, weight
 
-    def scan(self, generator: torch.Generator) -> tuple[np.ndarray, TextSamples, Tensor, Tensor, float]:
-        """The first pass: classes, some samples drawn at random, weights of classes, of words, and of all rows."""
-        parts: list[tuple[Tensor, np.ndarray, Tensor, Tensor]] = []  # rows, labels as objects, weights, keys
-        weight, counts, totals = 0.0, None, {}
-        for features, known, labeled, weights in self.read(first_pass=True):
-            own = document_counts(features, weights)
-            counts, weight = own if counts is None else counts + own, weight + float(weights.sum())
-            for label, value in zip(known.tolist(), weights.numpy()[labeled].tolist(), strict=True):
-                totals[label] = totals.get(label, 0.0) + value
-            labels = np.full(len(weights), None, dtype=object)
-            labels[labeled] = known
-            keys = torch.rand(len(weights), generator=generator, dtype=torch.float64)
-            parts = _smallest([*parts, (features, labels, weights, keys.masked_fill(weights <= 0, torch.inf))])
-        assert counts is not None
-        classes = checks.distinct(np.array(list(totals)))
-        checks.enough_classes(classes, 0, type(self.estimator).__name__)
-        rows, weights = stacked_rows([part[0] for part in parts]), torch.cat([part[2] for part in parts])
-        labels = np.concatenate([part[1] for part in parts])
-        is_known = np.array([label is not None for label in labels])
-        numbers = ClassNumbers(classes).number(np.array(labels[is_known].tolist()), is_known)
-        weights = torch.where(empty_rows(rows), 0.0, weights)
-        few = TextSamples(rows, numbers, None, weights, len(classes))
-        by_class = torch.tensor([totals[label] for label in classes.tolist()], dtype=torch.float64)
-        return classes, few, by_class, counts, weight
 
-    def rows_under(self, classes: np.ndarray, step: int) -> RowsUnder:
-        """The rows of all batches under a transform, read again in every pass."""
+def rows_of_batches(
+    estimator: NonnegativeMixtureClassifier, batches: Iterable[object], classes: np.ndarray, step: int
+) -> RowsUnder:
+    """The rows of all batches under a transform, read again in every pass."""
 
-        def rows_under(view: TransformedSamples) -> tuple[LabeledRows, LabeledRows | None]:
-            def chunks(labeled_ones: bool) -> Iterator[ClassChunk]:
-                """Chunks of the labeled or the unlabeled rows, without rows of zeros."""
-                for features, known, labeled, weights in self.read():
-                    numbers = ClassNumbers(classes, advice=SAME_ROWS).number(known, labeled)
-                    rows = view.transformed(features)
-                    chosen = torch.from_numpy(labeled) == labeled_ones
-                    index = (chosen & (weights > 0) & ~empty_rows(features)).nonzero()[:, 0]
-                    if len(index):
-                        for part in parts_of(pick(rows, index), numbers[index], weights[index], step):
-                            yield chunk_of(*part)
+    def rows_under(view: TransformedSamples) -> tuple[LabeledRows, LabeledRows | None]:
+        def chunks(labeled_ones: bool) -> Iterator[ClassChunk]:
+            """Chunks of the labeled or the unlabeled rows, without rows of zeros."""
+            for features, known, labeled, weights in read_parts(estimator, batches):
+                numbers = ClassNumbers(classes, advice=SAME_ROWS).number(known, labeled)
+                rows = view.transformed(features)
+                chosen = torch.from_numpy(labeled) == labeled_ones
+                index = (chosen & (weights > 0) & ~empty_rows(features)).nonzero()[:, 0]
+                if len(index):
+                    for part in parts_of(pick(rows, index), numbers[index], weights[index], step):
+                        yield chunk_of(*part)
 
-            rows = with_totals(EveryPass(partial(chunks, True)))
-            has_unlabeled = not bool(view.samples.known.all())
-            return rows, with_totals(EveryPass(partial(chunks, False))) if has_unlabeled else None
+        rows = with_totals(EveryPass(partial(chunks, True)))
+        has_unlabeled = not bool(view.samples.known.all())
+        return rows, with_totals(EveryPass(partial(chunks, False))) if has_unlabeled else None
 
-        return rows_under
+    return rows_under
 
 
 def _smallest(

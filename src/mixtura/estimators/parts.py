@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce, wraps
 from typing import TypeVar, cast
 
@@ -35,26 +35,8 @@ def is_streamed(X: object) -> bool:
     return isinstance(X, Sharded) or is_dask(X) or is_batches(X)
 
 
-@dataclass(frozen=True)
-class FirstPass:
-    """Statistics of a first pass over all parts: rows of each part, distinct labels, unlabeled rows. Instances add."""
-
-    lengths: tuple[int, ...]
-    labels: tuple[np.ndarray, ...]
-    n_unlabeled: int
-
-    def __add__(self, other: FirstPass) -> FirstPass:
-        return FirstPass(self.lengths + other.lengths, self.labels + other.labels, self.n_unlabeled + other.n_unlabeled)
-
-    @property
-    def n_rows(self) -> int:
-        return sum(self.lengths)
-
-    def classes(self) -> np.ndarray:
-        known = [part for part in self.labels if len(part)] or list(self.labels)
-        if len({part.dtype.kind in "iufb" for part in known}) > 1:  # numbers must not be converted to text
-            known = [part.astype(object) for part in known]
-        return checks.distinct(np.concatenate(known))
+# The first pass over the parts of each place: rows, distinct labels of the parts, and unlabeled rows. Places add.
+Scan = tuple[tuple[int, list[np.ndarray], int], ...]
 
 
 @dataclass(frozen=True)
@@ -71,7 +53,7 @@ class Reader:
     dtype: torch.dtype
     classes: np.ndarray | None = None
 
-    def scan(self, batches: Iterable[object]) -> FirstPass:
+    def scan(self, batches: Iterable[object]) -> Scan:
         """Make the first pass over all batches of one place."""
         n_rows, n_unlabeled, labels = 0, 0, [np.empty(0)]
         for batch in named_batches(batches):
@@ -84,7 +66,7 @@ class Reader:
             if known is not None:
                 labels.append(checks.distinct(known))
                 n_unlabeled += len(rows) - n_absent - int(labeled.sum())
-        return FirstPass((n_rows,), tuple(labels), n_unlabeled)
+        return ((n_rows, labels, n_unlabeled),)
 
     def __call__(self, batch: Batch) -> Block:
         """The rows of a batch, without those of weight zero."""
@@ -169,12 +151,12 @@ def read_stream(
     first = first_batch(X)
     _keep_encoding(estimator, first.X, lambda: _find_categories(estimator.categorical_features, _named_again(X)))
     reader = _reader(estimator, first, labeled, unlabeled)
-    first_pass = reader.scan(_named_again(X)) if labeled else None
-    reader, classes = _with_classes(reader, first_pass)
+    scan = reader.scan(_named_again(X)) if labeled else ()
+    reader, n_rows, n_unlabeled = _with_classes(reader, scan)
     source = BatchSource(_named_again(X), reader, n_columns(estimator), reader.device, reader.dtype, watch)
-    if first_pass is not None:
-        source.n_rows = first_pass.n_rows
-    return Data(source, classes, 0 if first_pass is None else first_pass.n_unlabeled)
+    if labeled:
+        source.n_rows = n_rows
+    return Data(source, reader.classes, n_unlabeled)
 
 
 def _named_again(batches: Iterable[object]) -> EveryPass:
@@ -239,12 +221,18 @@ def _reader(estimator: Estimator, example: Batch, labeled: bool, unlabeled: obje
     return Reader(copy.copy(estimator), labeled, unlabeled, rows.device, rows.dtype)
 
 
-def _with_classes(reader: Reader, first_pass: FirstPass | None) -> tuple[Reader, np.ndarray | None]:
-    if first_pass is None or not reader.labeled:
-        return reader, None
-    classes = first_pass.classes()
-    checks.enough_classes(classes, first_pass.n_unlabeled, type(reader.estimator).__name__)
-    return Reader(reader.estimator, True, reader.unlabeled, reader.device, reader.dtype, classes), classes
+def _with_classes(reader: Reader, scan: Scan) -> tuple[Reader, int, int]:
+    """The reader with the classes of a first pass, the number of rows and that of unlabeled rows."""
+    n_rows, n_unlabeled = sum(rows for rows, _, _ in scan), sum(unlabeled for _, _, unlabeled in scan)
+    if not reader.labeled:
+        return reader, n_rows, n_unlabeled
+    labels = [part for _, parts, _ in scan for part in parts]
+    known = [part for part in labels if len(part)] or labels
+    if len({part.dtype.kind in "iufb" for part in known}) > 1:  # numbers must not be converted to text
+        known = [part.astype(object) for part in known]
+    classes = checks.distinct(np.concatenate(known))
+    checks.enough_classes(classes, n_unlabeled, type(reader.estimator).__name__)
+    return replace(reader, classes=classes), n_rows, n_unlabeled
 
 
 def _read_sharded(estimator: Estimator, shard: Sharded, labeled: bool, unlabeled: object) -> Data:
@@ -265,11 +253,11 @@ def _read_sharded(estimator: Estimator, shard: Sharded, labeled: bool, unlabeled
 
     _keep_encoding(estimator, first_batch(given).X, lambda: processes.total(find_here))
 
-    def scan_here() -> FirstPass:
+    def scan_here() -> Scan:
         readers.append(_reader(estimator, first_batch(given), labeled, unlabeled))
         return readers[0].scan(_named_again(given))
 
-    first_pass = processes.total(scan_here)
+    scan = processes.total(scan_here)
     widths = processes.total(lambda: (estimator.n_features_in_,))
     other = next((rank for rank, n_features in enumerate(widths) if n_features != widths[0]), None)
     if other is not None:
@@ -277,8 +265,8 @@ def _read_sharded(estimator: Estimator, shard: Sharded, labeled: bool, unlabeled
             f"Process {other} has rows of {widths[other]} features, but process 0 has rows of {widths[0]}. Pass the "
             "same features in all processes."
         )
-    reader, classes = _with_classes(readers[0], first_pass)
-    start = sum(first_pass.lengths[: processes.rank])
+    reader, n_rows, n_unlabeled = _with_classes(readers[0], scan)
+    start = sum(rows for rows, _, _ in scan[: processes.rank])
     n_features = n_columns(estimator)
     if is_batches(shard.X):
         local: Source = BatchSource(_named_again(given), reader, n_features, reader.device, reader.dtype, start=start)
@@ -286,7 +274,7 @@ def _read_sharded(estimator: Estimator, shard: Sharded, labeled: bool, unlabeled
         block = moved(reader(whole), reader.device)
         block.start = start
         local = BlockSource(block)
-    return Data(ProcessSource(local, processes, first_pass.n_rows), classes, first_pass.n_unlabeled)
+    return Data(ProcessSource(local, processes, n_rows), reader.classes, n_unlabeled)
 
 
 def _read_dask(
@@ -300,24 +288,24 @@ def _read_dask(
     partitions = partitions_of(X, y, sample_weight)
     _keep_encoding(estimator, example, lambda: add_partitions(partitions, find, "categories"))
     reader = _reader(estimator, Batch(example, origin="X"), labeled, unlabeled)
-    first_pass = add_partitions(partitions, partial(_scan_part, reader), "scan")
-    reader, classes = _with_classes(reader, first_pass)
+    scan = add_partitions(partitions, partial(_scan_part, reader), "scan")
+    reader, _, n_unlabeled = _with_classes(reader, scan)
     source = DaskSource(
         partitions,
         partial(_read_part, reader),
         n_columns(estimator),
         reader.device,
         reader.dtype,
-        first_pass.lengths,
+        tuple(rows for rows, _, _ in scan),
     )
-    return Data(source, classes, first_pass.n_unlabeled)
+    return Data(source, reader.classes, n_unlabeled)
 
 
 def _find_in_part(wanted: object, number: int, *part: object) -> tuple[FoundCategories, ...]:
     return _find_categories(wanted, [Batch(*part, origin=f"Partition {number}")])
 
 
-def _scan_part(reader: Reader, number: int, *part: object) -> FirstPass:
+def _scan_part(reader: Reader, number: int, *part: object) -> Scan:
     return reader.scan([Batch(*part, origin=f"Partition {number}")])
 
 

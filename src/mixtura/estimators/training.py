@@ -36,8 +36,8 @@ from mixtura.estimators.estimator import (
     Components,
     Estimator,
     RandomState,
+    candidates_shown,
     recorded,
-    trial_watcher,
 )
 from mixtura.estimators.frames import is_batches, is_dask
 from mixtura.estimators.labels import ClassNumbers, read_labels, weigh_classes, with_groups
@@ -353,8 +353,8 @@ def select(estimator: DensityEstimator, search: TaskSearch | None, task: Task) -
     """Run the search; without one the task is selected as it is."""
     if search is None:
         return Selected((task,), table=estimator.search_)
-    with trial_watcher(estimator.verbose, type(estimator).__name__) as watch:
-        return search.run(task, watch)
+    with candidates_shown(estimator.verbose, type(estimator).__name__):
+        return search.run(task)
 
 
 def train(chosen: Selected[Task]) -> tuple[FitResult, ...]:

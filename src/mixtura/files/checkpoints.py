@@ -11,7 +11,9 @@ the screen. Nested searches need not pass it on, it changes no result, and every
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -183,7 +185,7 @@ Show = Callable[[str, float, float, int | None], None]
 
 
 class Journal:
-    """Numbers the loops of a fit.
+    """Takes the progress of the loops of a fit to a file and to the screen.
 
     Parameters
     ----------
@@ -192,41 +194,40 @@ class Journal:
         Called after every iteration with the name of the solver, the objective, its change and the number of rows.
     """
 
+    _number: int
+    _name: str
+    _n_rows: int | None
+
     def __init__(self, file: CheckpointFile | None = None, show: Show | None = None):
-        self.file, self.show, self._n_loops = file, show, 0
+        self.file, self._show, self._numbers = file, show, itertools.count()
 
-    def next_loop(self, name: str, n_rows: int | None) -> LoopJournal:
-        self._n_loops += 1
-        return LoopJournal(self, self._n_loops - 1, name, n_rows)
-
-
-class LoopJournal:
-    """The part of a journal that belongs to one loop."""
-
-    def __init__(self, journal: Journal, number: int, name: str, n_rows: int | None):
-        self._journal, self._number, self._name, self._n_rows = journal, number, name, n_rows
+    def of_next_loop(self, name: str, n_rows: int | None) -> Journal:
+        """Return the journal of one loop, with its number."""
+        own = copy.copy(self)
+        own._number, own._name, own._n_rows = next(self._numbers), name, n_rows
+        return own
 
     def read(self, kind: type[Kind]) -> Kind | None:
         """Return the progress of this loop at the interruption of the fit, or None."""
-        return None if self._journal.file is None else self._journal.file.read(self._number, kind)
+        return None if self.file is None else self.file.read(self._number, kind)
 
     def write(self, progress: Callable[[], object], ended: bool) -> None:
         """Store the progress of this loop if it has ended, or if it is time to; without a file nothing."""
-        file = self._journal.file
-        if file is not None and (ended or file.is_due):
-            file.write(self._number, progress())
+        if self.file is not None and (ended or self.file.is_due):
+            self.file.write(self._number, progress())
 
     def show(self, objective: float, change: float) -> None:
-        if self._journal.show is not None:
-            self._journal.show(self._name, objective, change, self._n_rows)
+        """Show an iteration of this loop."""
+        if self._show is not None:
+            self._show(self._name, objective, change, self._n_rows)
 
 
 _current: ContextVar[Journal | None] = ContextVar("journal", default=None)
 
 
-def next_loop(name: str, n_rows: int | None = None) -> LoopJournal:
+def next_loop(name: str, n_rows: int | None = None) -> Journal:
     """Return the journal of the next loop, with the number of rows of an iteration."""
-    return (_current.get() or Journal()).next_loop(name, n_rows)
+    return (_current.get() or Journal()).of_next_loop(name, n_rows)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -38,7 +37,7 @@ from mixtura.selection.estimates import estimate_selection
 from mixtura.selection.members import select_trials
 from mixtura.selection.missingness import choose_missingness
 from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
-from mixtura.selection.search import ScoredCandidate, Search, Trial, distinct
+from mixtura.selection.search import ScoredCandidate, Search, distinct
 from mixtura.selection.splits import hold_outs, plain_cv
 from mixtura.selection.task import OTHER_PRIORS, PriorChoice, Selected, Task, check_start, is_auto, make_prior
 from mixtura.solvers import FitResult, Outcome, Record, first_update, mixture_of_moments, tied_mixture
@@ -201,11 +200,11 @@ class AutomaticSearch:
     informative: bool = False
     time_budget: float | None = None
 
-    def run(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None = None) -> Selected[Task]:
+    def run(self, task: Task) -> Selected[Task]:
         """Select settings; structure, prior and numbers of components of the task are ignored."""
         if self._may_keep_covariance(task):
-            return self._with_few_labels(task, watch)
-        return self._run(task, watch)
+            return self._with_few_labels(task)
+        return self._run(task)
 
     def _may_keep_covariance(self, task: Task) -> bool:
         """Whether many features, all numbers and complete, have unlabeled samples, and nothing is given."""
@@ -215,7 +214,7 @@ class AutomaticSearch:
         plain = plain and task.class_prior is None
         return free and suits and plain and known.unlabeled_weight > 0 and task.n_numeric >= LEAST_FEATURES
 
-    def _with_few_labels(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None) -> Selected[Task]:
+    def _with_few_labels(self, task: Task) -> Selected[Task]:
         """The model of the labeled samples alone, or EM with all and a kept covariance if held-out labels gain by it.
 
         The gain has to be a standard error of the loss: Fashion-MNIST with 5 labels per class lost 1.3 % otherwise.
@@ -227,7 +226,7 @@ class AutomaticSearch:
         weights = rows.new_ones(len(rows)) if block.weights is None else block.weights.double()
         known = labels >= 0
         own_weights = None if block.weights is None else block.weights[known]
-        alone = self._run(task.of_part(TensorSource(block.rows[known], labels[known], weights=own_weights)), watch)
+        alone = self._run(task.of_part(TensorSource(block.rows[known], labels[known], weights=own_weights)))
         began, covariance, centre = time.perf_counter(), kept_covariance(rows, weights), weights @ rows / weights.sum()
         factor = safe_cholesky(covariance)[0]
         white = torch.linalg.solve_triangular(factor, (rows - centre).T, upper=False).T
@@ -264,7 +263,7 @@ class AutomaticSearch:
         result = FitResult(mixture, Outcome.CONVERGED, (Record(1, math.nan, math.inf, 0.0),))
         return Selected((replace(task, temperature=temperature, missingness=None),), table, (result,))
 
-    def _run(self, task: Task, watch: Callable[[Trial[CandidateFit]], None] | None) -> Selected[Task]:
+    def _run(self, task: Task) -> Selected[Task]:
         """Compare candidates that all have the same samples."""
         if not isinstance(self.prior, Prior | Shrinkage | None) and not is_auto(self.prior):
             checks.one_of("prior", self.prior, PRIORS, OTHER_PRIORS)
@@ -279,7 +278,7 @@ class AutomaticSearch:
             missingness = task.missingness if self.informative else None
             return Selected((replace(task, n_components=counts, prior=prior, missingness=missingness),))
         began, budget = time.perf_counter(), math.inf if self.time_budget is None else self.time_budget
-        search: Search[CandidateFit] = Search("log_loss", watch, None if math.isinf(budget) else COMPARING * budget)
+        search: Search[CandidateFit] = Search("log_loss", None if math.isinf(budget) else COMPARING * budget)
         candidates = CandidateOrder(comparison, structures, self.prior, self.transforms, search)
         has_categories = not task.structure.is_gaussian and isinstance(task.source, BlockSource)
         averages = self.average > 1 and task.objective.own_class_only

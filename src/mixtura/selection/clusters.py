@@ -88,12 +88,12 @@ class ComponentSearch:
     criterion: str
     generator: torch.Generator
 
-    def run(self, task: Task, watch: Callable[[Trial[Mixture]], None] | None = None) -> Selected[Task]:
+    def run(self, task: Task) -> Selected[Task]:
         """Select a prior and a number of components; the task has no prior yet."""
         checks.has_update(task.structure.name, task.structure.has_update)
         priors = wanted_priors(self.prior, task.structure, task.source.n_features)
         problem = replace(task.problem, ridge=0.0)
-        search: Search[Mixture] = Search(checks.one_of("criterion", self.criterion, CRITERIA), watch)
+        search: Search[Mixture] = Search(checks.one_of("criterion", self.criterion, CRITERIA))
         path = ComponentPath(problem, task.structure, priors, search, self.generator, regroup(task.cv, N_FOLDS))
         search.run(lambda: path.walk(self.n_components))
         best = search.best

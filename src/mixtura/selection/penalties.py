@@ -228,19 +228,11 @@ class HillClimb:
         Settings to compare.
     early_stopping : bool, default=False
         Whether held-out samples say when to stop.
-    watch : callable, optional
-        Called with every trial.
     """
 
-    def __init__(
-        self,
-        folds: list[Fold],
-        grid: dict[Place, Setting],
-        early_stopping: bool = False,
-        watch: Callable[[Trial[tuple[Setting, Fits]]], None] | None = None,
-    ):
+    def __init__(self, folds: list[Fold], grid: dict[Place, Setting], early_stopping: bool = False):
         self.folds, self.grid, self.early_stopping = folds, grid, early_stopping
-        self.search: Search[tuple[Setting, Fits]] = Search("log_loss", watch)
+        self.search: Search[tuple[Setting, Fits]] = Search("log_loss")
 
     def run(self, grows: bool) -> tuple[Trial[tuple[Setting, Fits]], list[Growth]]:
         """The trial of the setting that predicts best, and the steps that added components."""
@@ -435,7 +427,7 @@ class PenaltySearch:
     validation_fraction: float
     grows: bool
 
-    def run(self, task: Task, watch: Callable[[Trial[tuple[Setting, Fits]]], None] | None = None) -> Selected[Task]:
+    def run(self, task: Task) -> Selected[Task]:
         """Compare settings, if there is something to choose."""
         checks.has_update(task.structure.name, task.structure.has_update)
         if is_auto(self.tol):  # changes the log posterior of all labels by less than 0.4
@@ -445,7 +437,7 @@ class PenaltySearch:
         if setting is None and not (is_auto(self.prior) or is_auto(self.tradeoff) or self.grows):
             setting = Setting(self.prior, cast("float", self.tradeoff))
         elif setting is None:
-            climb = self._climb(task, watch)
+            climb = self._climb(task)
             best, growth = climb.run(self.grows)
             table, (setting, fits) = climb.search.table(best), best.fit
         task = setting.of(task, task.n_components)
@@ -456,12 +448,12 @@ class PenaltySearch:
         folds = [(fit, fold.held_out) for (fit, _, _), fold in zip(fits, climb.folds if climb else (), strict=False)]
         return Selected((task,), table, results, partial(self._train, setting, growth), attributes, folds=folds)
 
-    def _climb(self, task: Task, watch: Callable[[Trial[tuple[Setting, Fits]]], None] | None) -> HillClimb:
+    def _climb(self, task: Task) -> HillClimb:
         """The comparison on folds of the samples."""
         folds = make_folds(task, task.cv, lambda part: start_generative(replace(part, init="kmeans")))
         checks.rows_to_hold_out(len(folds) > 0, "pass prior='default' and numbers for what is 'auto'")
         tradeoffs = TRADEOFFS if is_auto(self.tradeoff) else (cast("float", self.tradeoff),)
-        return HillClimb(folds, make_grid(self.prior, tradeoffs), self.early_stopping, watch)
+        return HillClimb(folds, make_grid(self.prior, tradeoffs), self.early_stopping)
 
     def _start(self, setting: Setting, growth: Sequence[Growth], task: Task) -> Mixture:
         """The generative start of a fit, with the components that the search added."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -200,6 +202,19 @@ class Trial(Generic[Fit]):
     seconds: float = 0.0
 
 
+_watch: ContextVar[Callable[[float], None] | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watching(watch: Callable[[float], None] | None) -> Iterator[None]:
+    """A context whose searches call a function with the score of every trial, however deep they are."""
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
 class Search(Generic[Fit]):
     """Fits candidates one after the other.
 
@@ -210,17 +225,13 @@ class Search(Generic[Fit]):
     ----------
     criterion : str
         Name of the score.
-    watch : callable, optional
-        Called with every trial.
     time_budget : float or None, default=None
         Seconds; no candidate is tried that would end later if it took as long as the last one, and one that takes
         longer is given up.
     """
 
-    def __init__(
-        self, criterion: str, watch: Callable[[Trial[Fit]], None] | None = None, time_budget: float | None = None
-    ):
-        self.criterion, self.watch, self.time_budget = criterion, watch, time_budget
+    def __init__(self, criterion: str, time_budget: float | None = None):
+        self.criterion, self.time_budget = criterion, time_budget
         self.trials: list[Trial[Fit]] = []
         self.interrupted = False
         self._began = time.perf_counter()
@@ -258,9 +269,10 @@ class Search(Generic[Fit]):
         seconds = (time.perf_counter() - began) / max(1, len(trials))
         trials = [replace(trial, seconds=seconds) for trial in trials]
         self.trials += trials
-        if self.watch is not None:
+        watch = _watch.get()
+        if watch is not None:
             for trial in trials:
-                self.watch(trial)
+                watch(trial.score)
         return trials
 
     @property

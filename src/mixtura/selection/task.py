@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from mixtura.model.transforms import Recoding, Transform
 from mixtura.objectives import Conditional, Hybrid, Joint
 from mixtura.priors import PRIORS, Scaled, Shrinkage
 from mixtura.roles import ConjugatePrior, Covariance, MixtureSolver, MovablePrior, Objective, Prior, Structure
-from mixtura.selection.search import SearchTable, Trial
+from mixtura.selection.search import SearchTable
 from mixtura.solvers import EM, SOLVERS, FitResult, Gradient, Outcome, Problem, first_update, run
 from mixtura.values.extents import Frame
 
@@ -380,8 +380,8 @@ class Selected(Generic[AnyTask]):
 class TaskSearch(Protocol):
     """Selects the settings of a task that the arguments of an estimator leave open."""
 
-    def run(self, task: Task, watch: Callable[[Trial[Any]], None] | None = None) -> Selected[Task]:
-        """Compare candidates; `watch` is called with every trial."""
+    def run(self, task: Task) -> Selected[Task]:
+        """Compare candidates."""
         ...
 
 

@@ -257,11 +257,11 @@ class TextFit:
 class TextSearch:
     """Compares candidates on the same held-out samples."""
 
-    def __init__(self, task: TextTask, watch: Callable[[Trial[TextFit]], None] | None = None):
+    def __init__(self, task: TextTask):
         self.task, self.samples = task, task.samples
         self.sparsity = 0.0 if is_auto(task.sparsity) else float(task.sparsity)
         self.seed = int(torch.randint(2**62, (), generator=task.generator))  # of every start
-        self.search: Search[TextFit] = Search("log_loss", watch, task.time_budget)
+        self.search: Search[TextFit] = Search("log_loss", task.time_budget)
         labels, shares, weights = task.samples.labels, task.samples.shares, task.samples.weights
         parts = hold_outs(task.cv, labels, task.generator, shares=shares, weights=weights)
         self.folds = [fold for fold in parts if self._is_complete(fold.kept)]
@@ -522,9 +522,9 @@ class UpdateSearch:
             self.penalties = self.penalties[-1:]
         self.n_candidates = len(self.penalties) * task.n_init
 
-    def run(self, watch: Callable[[Trial[FitResult]], None] | None = None) -> Selected[TextTask]:
+    def run(self) -> Selected[TextTask]:
         """Select a penalty and an initialisation, and the number of iterations."""
-        search: Search[FitResult] = Search("objective" if self.held_out is None else "log_loss", watch)
+        search: Search[FitResult] = Search("objective" if self.held_out is None else "log_loss")
         starts = self._draw_starts(self.task.class_prior.to(self.every.means.device).log())
         search.run(lambda: self._try_all(search, starts))
         best, result = search.best, search.best.fit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -69,7 +68,7 @@ class TradeoffSearch:
         other = self.objective.discriminative
         return other.margin if isinstance(other, Margin) else None
 
-    def run(self, task: Task, watch: Callable[[Trial[FitResult]], None] | None = None) -> Selected[Task]:
+    def run(self, task: Task) -> Selected[Task]:
         """Select trade-off and number of epochs on held-out samples.
 
         If the user passed a validation set, or nothing is held out, the selected model itself is the result.
@@ -77,7 +76,7 @@ class TradeoffSearch:
         part, held_out = self._split(task)
         first = self._start(part)
         search = self._with_margin(part, first.mixture)
-        best, table = search.choose(part, first, held_out, watch)
+        best, table = search.choose(part, first, held_out)
         tradeoff, n_epochs = settings_of(best)
         attributes = {
             "search_": table,
@@ -128,11 +127,7 @@ class TradeoffSearch:
         return replace(self, objective=replace(self.objective, discriminative=Margin(typical_margin(first, task))))
 
     def choose(
-        self,
-        task: Task,
-        first: FitResult,
-        held_out: TensorSource | None,
-        watch: Callable[[Trial[FitResult]], None] | None = None,
+        self, task: Task, first: FitResult, held_out: TensorSource | None
     ) -> tuple[Trial[FitResult], SearchTable | None]:
         """Return the trial with the best held-out score; among equal ones the most generative."""
         if first.outcome is Outcome.INTERRUPTED:
@@ -141,7 +136,7 @@ class TradeoffSearch:
             tradeoff = self.objective.tradeoff
             result = self.train(task, first.mixture, tradeoff)
             return _trial(tradeoff, result, result.best_iteration), None
-        search: Search[FitResult] = Search("log_loss", watch)
+        search: Search[FitResult] = Search("log_loss")
         search.run(lambda: self._try_all(search, task, first, held_out))
         best = min(search.trials, key=lambda trial: (trial.what.get("error", trial.score), trial.score))
         table = search.table(best)
