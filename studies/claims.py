@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from reproduce.stamps import published
-from studies.comparison import BLOCKS, Block, Cell, Cells, compared, epochs_of_recipe, of_bupa
+from studies.comparison import BLOCKS, Block, Cell, Cells, compared, of_bupa
 
 Figures = dict[tuple[str, str], float]
 KERNELS = ("SVM", "RLSC", "RVM", "IVM")
@@ -162,7 +162,6 @@ def sparse(folder: Path) -> str:
     dense = ", ".join(f"{own['discriminative GMM', column]:.2f}" for column in columns)
     margin = ", ".join(f"{own['large-margin softmax', column]:.2f}" for column in columns)
     wins = sum(map(clearly_less, of_row(table, name, "SDGM", folder), of_row(table, name, "softmax", folder)))
-    few = f" {epochs_of_recipe(folder)}".rstrip()
     verdict = "Reproduced" if wins == len(columns) else "Reproduced in part" if wins else "Not reproduced"
     other = ours(table, "our recipe", folder)
     ours_too = [f"{other['SDGM', column]:.2f} to {other['softmax', column]:.2f} %" for column in columns
@@ -181,7 +180,7 @@ def sparse(folder: Path) -> str:
         f"**Claim: the sparse discriminative mixture in the place of softmax errs less. {verdict} with the paper's "
         f"recipe, and not a property of the head alone.** SDGM to softmax: {'; '.join(parts)}; by two standard errors "
         f"less on {wins} of {len(columns)}. The same mixture without sparsity: {dense} %; large-margin softmax: "
-        f"{margin} %.{few} With normalisation, augmentation and a one-cycle schedule for all heads (our recipe) the "
+        f"{margin} %. With normalisation, augmentation and a one-cycle schedule for all heads (our recipe) the "
         f"order is lost{hold}. As a "
         "classifier (table 1, the published algorithm) SDGM errs less than the relevance vector machine on "
         f"{better} of {len(pairs)} sets (by two standard errors on {clearly}) and has fewer weights on {fewer}."

@@ -411,19 +411,6 @@ def orders(folder: Path) -> str:
     )
 
 
-def epochs_of_recipe(folder: Path) -> str:
-    """How long the heads were trained with the paper's recipe."""
-    shorter = {}
-    for column, name in HEAD_COLUMNS.items():
-        epochs = min(
-            (run["epochs"] for run in read(folder, f"heads_published_{name}.json").get("runs", [])), default=100
-        )
-        if epochs < 100:
-            shorter[column] = epochs
-    words = ", ".join(f"{column}: {epochs}" for column, epochs in shorter.items())
-    return f"Epochs of training instead of the paper's 100: {words}." if shorter else ""
-
-
 BLOCKS = (
     Block("OT95 table 1", "the paper's rows", of_toy, orders),
     Block(
@@ -512,7 +499,7 @@ BLOCKS = (
         of_sparse("weights", AS_PUBLISHED, OF_RIPLEY),
     ),
     Block("HU21 table 1, weights", "our defaults", of_sparse("weights", DEFAULTS)),
-    Block("HU21 table 2", "the paper's recipe", of_heads("heads_published"), epochs_of_recipe),
+    Block("HU21 table 2", "the paper's recipe", of_heads("heads_published")),
     Block(
         "HU21 table 2",
         "our recipe",
