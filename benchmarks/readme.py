@@ -12,7 +12,9 @@ from benchmarks.classifiers import IMPUTED, OURS
 from benchmarks.data_sets import division
 from benchmarks.defaults_page import (
     EQUAL,
+    FEWEST_SETS,
     MEASURES,
+    better_form,
     by_kind,
     count,
     differences_of,
@@ -39,7 +41,6 @@ VERDICTS = {
     "informative 30": "30 % missing, depending on the value itself",
     "deployment 30": "training rows complete, 30 % missing in test rows",
 }
-FEWEST_SETS = 10  # with which a classifier is in the table
 LARGE = 0.05  # a log-loss or an error that is larger by this than that of another classifier is a loss to name
 MOST_NAMED = 8
 Row = dict[str, Any]
@@ -49,12 +50,13 @@ MEASURED = """![Differences of errors and log-losses with 95 % intervals, on {pa
 **Measured.** {n_sets} {part} sets, none of them generated, with {samples} training samples;
 {n_categories} have categories, {n_alone} categories alone ([list](benchmarks/data_sets.toml), [all figures and
 conditions](benchmarks/results/defaults.md)). Settings of the other classifiers are chosen by cross-validation on the
-training rows (of LightGBM and histogram boosting the number of trees); CatBoost, RealMLP, TabM and xRFM have those of
-their packages. Class probabilities of the default and of the RBF-SVM are calibrated on training rows, those of the
-others are as they come. "30 % missing": that share is removed at random from training and test rows; forests, LightGBM
-and histogram boosting then have native support or medians with indicators, whichever has the smaller log-loss here.
-Differences of means over sets are ours minus theirs, with standard errors over sets: negative is better for us. Won,
-equal, lost: sets on which log-losses differ by more than {equal}. The default has {own}.
+training rows (of LightGBM and histogram boosting the number of trees); CatBoost, explainable boosting, RealMLP, TabM
+and xRFM have those of their packages. Class probabilities of the default and of the RBF-SVM are calibrated on training
+rows, those of the others are as they come. "30 % missing": that share is removed at random from training and test rows;
+forests, LightGBM and histogram boosting then have native support or, where both were run, medians with indicators,
+whichever has the smaller log-loss here. Differences are ours minus theirs, means over sets of means over folds, with
+standard errors over sets: negative is better for us. Won, equal, lost: sets on which log-losses differ by more than
+{equal}. The default has {own}.
 """
 LOST = f"""**Lost.** Sets on which another classifier has a log-loss that is smaller by more than {LARGE}, or
 an error that is smaller by more than {100 * LARGE:.0f} points; ours / that of the other one with the largest
@@ -64,10 +66,11 @@ UNKNOWN = {
     "development": """**Not known.** {n_others} evaluation sets, set apart before any further rule is chosen, have not
 been run. Rules of the default were chosen on the development sets, the average of models among them by this fold: these
 figures are optimistic. """,
-    "evaluation": """**Limits.** No rule was chosen on these sets, and the default was run on them once, when it was
-done. They are small tables from packages; standard errors are over such sets. Recurrence has the features, not the
-classes, of rows of a development set, breast cancer. On the {n_others} development sets, on which its rules were
-chosen, it has {others}. The page of all figures says what was not run. """,
+    "evaluation": """**Limits.** No rule was chosen on these sets. The default was run on them when it was done, on
+folds 1 and 2 at first, later with the same code on the others. {incomplete}They are small tables from packages;
+standard errors are over such sets. Recurrence has the features, not the classes, of rows of a development set, breast
+cancer. On the {n_others} development sets, on which its rules were chosen, it has {others}. The page of all
+figures says what was not run. """,
 }
 PRETRAINED = """Pretrained models such as TabPFN are not compared: their weights are in no package registry.
 [Earlier figures](benchmarks/results/earlier_defaults.md) are of 41 sets, of which 27 are nine of our own
@@ -98,7 +101,12 @@ def render() -> str:
     rows, others = ([row for row in every if (row["part"] == part) == chosen] for chosen in (True, False))
     n_others = len(division()["development" if part == "evaluation" else "evaluation"])
     unknown = (
-        UNKNOWN[part].format(n_others=n_others, others=own_figures(others) if part == "evaluation" else "") + PRETRAINED
+        UNKNOWN[part].format(
+            n_others=n_others,
+            others=own_figures(others) if part == "evaluation" else "",
+            incomplete=incomplete(of(rows, "complete")),
+        )
+        + PRETRAINED
     )
     blocks = [measured(rows, part), *table(rows), "", shown(rows), cost(rows), LOST, *lost(rows), "", unknown, ""]
     return "\n".join([SECTION[0], *blocks])
@@ -122,6 +130,17 @@ def own_figures(rows: list[Row]) -> str:
     return ", ".join(own)
 
 
+def incomplete(rows: list[Row]) -> str:
+    """A sentence on classifiers that were not run on all sets."""
+    every = dict.fromkeys(row["set"] for row in rows if row["classifier"] == OURS)
+    words = []
+    for name in others(rows):
+        own = {row["set"] for row in rows if row["classifier"] == name}
+        lacking = [data for data in every if data not in own]
+        words += [f"{name} on {', '.join(lacking)}"] if lacking and len(own) >= FEWEST_SETS else []
+    return f"Not run, or stopped, for their time: {'; '.join(words)}. " if words else ""
+
+
 def measured(rows: list[Row], part: str) -> str:
     samples = [row["samples"] for row in rows]
     return MEASURED.format(
@@ -135,13 +154,6 @@ def measured(rows: list[Row], part: str) -> str:
     )
 
 
-def better_form(rows: list[Row], name: str) -> str:
-    """The classifier itself or the one with imputation, by log-loss, if both have the same sets."""
-    own, imputed = pair(rows, name, name + IMPUTED, "log-loss")
-    shared = len(own) == len(pair(rows, OURS, name, "log-loss")[0]) >= FEWEST_SETS
-    return name + IMPUTED if shared and sum(imputed.values()) < sum(own.values()) else name
-
-
 def shown(rows: list[Row]) -> str:
     """Verdicts at two standard errors, by log-loss and by error."""
     clauses = []
@@ -149,13 +161,29 @@ def shown(rows: list[Row]) -> str:
         for condition, title in VERDICTS.items():
             chosen = of(rows, condition)
             if others(chosen):
-                clauses += [f"- {measure}, {title}: {verdicts(chosen, measure)}"]
+                clauses += [f"- {measure}, {title}, {extents(chosen)}: {verdicts(chosen, measure)}"]
             if condition == "complete" and measure == "log-loss":
                 for kind, own in by_kind(chosen).items():
                     n_sets = len({row["set"] for row in own})
                     clauses += [f"- {measure}, {title}, {n_sets} sets {kind}: {verdicts(own, measure)}"]
     head = "**Shown.** At two standard errors, comparison by comparison, the default is\n\n"
     return head + "\n".join(clauses) + f"\n\n{smaller_errors(of(rows, 'complete'))}\n"
+
+
+def compared(rows: list[Row]) -> list[str]:
+    """Other classifiers with enough sets, without their forms with imputation."""
+    names = [name for name in others(rows) if not name.endswith(IMPUTED)]
+    return [name for name in names if len(differences_of(rows, OURS, name, "error")) >= FEWEST_SETS]
+
+
+def extents(rows: list[Row]) -> str:
+    """The folds that the others have, and those with fewer than the others."""
+    names: dict[str, list[str]] = {}
+    for name in compared(rows):
+        names.setdefault(folds_of(rows, OURS, better_form(rows, name)), []).append(name)
+    most, *fewer = sorted(names, reverse=True)
+    words = [f"{', '.join(names[number])} {number}" for number in fewer]
+    return f"{most} fold{'s' * (most != '1')}" + f" ({', '.join(words)})" * bool(words)
 
 
 def smaller_errors(rows: list[Row]) -> str:
@@ -188,12 +216,10 @@ def cost(rows: list[Row]) -> str:
 
 def verdicts(rows: list[Row], measure: str) -> str:
     names: dict[str, list[str]] = {"better than": [], "not distinguishable from": [], "worse than": []}
-    for name in others(rows):
-        each = differences_of(rows, OURS, better_form(rows, name), measure)
-        if len(each) >= FEWEST_SETS and not name.endswith(IMPUTED):
-            average, error = mean_and_error(each)
-            level = "better than" if average < 0 else "worse than"
-            names[level if abs(average) >= 2 * error else "not distinguishable from"].append(name)
+    for name in compared(rows):
+        average, error = mean_and_error(differences_of(rows, OURS, better_form(rows, name), measure))
+        level = "better than" if average < 0 else "worse than"
+        names[level if abs(average) >= 2 * error else "not distinguishable from"].append(name)
     return "; ".join(f"{level} {', '.join(own)}" for level, own in names.items() if own)
 
 
@@ -222,28 +248,27 @@ def comparison(rows: list[Row], name: str) -> list[str]:
 def lost(rows: list[Row]) -> list[str]:
     """Sets on which another classifier has far fewer errors or log-loss, and sets that the default cannot fit.
 
-    Of a set the other one with the largest difference is named, over the folds that both have.
+    Of a set the other one with the largest difference is named; classifiers with fewer folds have lines of their own.
     """
     lines = []
     for measure, form in (("log-loss", "{0} {1:.2f} / {2:.2f} ({3})"), ("error", "{0} {1:.1%} / {2:.1%} ({3})")):
         for condition, title in CONDITIONS.items():
             chosen = of(rows, condition)
             numbers = {name: folds_of(chosen, OURS, name) for name in others(chosen)}
-            most = max(numbers.values(), default="")
-            largest: dict[str, tuple[float, float, float, str]] = {}
-            for name in sorted(
-                numbers, key=numbers.__getitem__, reverse=True
-            ):  # of equal ones that with the most folds
-                folds = f", {numbers[name]} fold{'s' * (numbers[name] != '1')}" if numbers[name] != most else ""
-                own, other = pair(chosen, OURS, name, measure)
-                for data, loss in other.items():
-                    difference = round(own[data] - loss, 9)
-                    if data not in largest or difference > largest[data][0]:
-                        largest[data] = (difference, own[data], loss, name + folds)
-            losses = sorted((-each[0], data) for data, each in largest.items() if each[0] > LARGE)
-            words = [form.format(data, *largest[data][1:]).replace("%", " %") for _, data in losses[:MOST_NAMED]]
-            more = f" and {len(losses) - MOST_NAMED} more" if len(losses) > MOST_NAMED else ""
-            lines += [f"- {measure}, {title}, {len(losses)} of {len(largest)} sets: {', '.join(words)}{more}"]
+            for folds in sorted(set(numbers.values()), reverse=True):
+                losses: dict[str, tuple[float, float, float, str]] = {}
+                for name in (name for name in numbers if numbers[name] == folds):
+                    own, other = pair(chosen, OURS, name, measure)
+                    for data, loss in other.items():
+                        difference = round(own[data] - loss, 9)
+                        if data not in losses or difference > losses[data][0]:
+                            losses[data] = (difference, own[data], loss, name)
+                large = sorted((-each[0], data) for data, each in losses.items() if each[0] > LARGE)
+                words = [form.format(data, *losses[data][1:]).replace("%", " %") for _, data in large[:MOST_NAMED]]
+                more = f" and {len(large) - MOST_NAMED} more" if len(large) > MOST_NAMED else ""
+                which = f", {folds} fold{'s' * (folds != '1')}"
+                named = ": " * bool(words) + ", ".join(words)
+                lines += [f"- {measure}, {title}{which}, {len(large)} of {len(losses)} sets{named}{more}"]
     failed = sorted({row["set"] for row in rows if row["classifier"] == OURS and "failure" in row})
     if failed:
         lines += [f"- It cannot be fitted to {', '.join(failed)}, and counts as the class frequencies there"]

@@ -184,7 +184,7 @@ def test_tables_by_set_compare_equal_folds():
     rows = [row("iris", ours, 0.1 * fold, fold) for fold in range(3)]
     rows += [row("iris", other, 0.5, fold) for fold in range(3)] + [row("iris", few, 0.7, 1)]
     rows = [r | {"error": 0.0, "samples": 9, "features": 2, "categories": 0} for r in rows]
-    assert defaults_page.by_folds(rows) == {3: [other], 1: [few]}
+    assert defaults_page.by_folds(rows) == {"3": [other], "1": [few]}
     assert defaults_page.by_set(rows, [other])[-1] == "| iris | 9 x 2 | 0.0%, 0.100 | 0.0%, 0.500 |"
     rows[0] |= {"log-loss": 100.0}
     assert defaults_page.by_set(rows, [few])[-1] == "| iris | 9 x 2 | 0.0%, 0.100 | 0.0%, 0.700 |"
@@ -192,6 +192,14 @@ def test_tables_by_set_compare_equal_folds():
     assert f"| {few} | 1 x 1 |" in table
     uneven = [*rows, row("zoo", other, 0.1)]
     assert f"| {other} | 4 fits |" in defaults_page.extent(uneven)
+
+
+def test_classifiers_without_some_sets_are_named():
+    names = [f"set {i}" for i in range(12)]
+    rows = [row(name, defaults.OURS, 0.1) for name in names]
+    rows += [row(name, classifier, 0.2) for name in names for classifier in ("LightGBM", "CatBoost")]
+    assert readme.incomplete(rows) == ""
+    assert readme.incomplete(rows[:-1]).endswith(" CatBoost on set 11. ")
 
 
 def test_measurements_of_others_are_appended_once(tmp_path):
