@@ -94,18 +94,11 @@ class CandidateFit:
     warp: Transform | None
 
 
-@dataclass(frozen=True)
-class _View:
-    """The samples as they are, or transformed, and their descriptions."""
-
-    rows: Tensor  # (n, D)
-    warp: Warp | None
-    every: Description  # of all samples
-    folds: list[Description]  # of the training samples of each fold
-
-
 class Comparison:
-    """The samples on which candidates are compared, and their folds."""
+    """The samples on which candidates are compared, and their folds.
+
+    Copies have the same samples and folds with other features: transformed ones, or numbers in place of categories.
+    """
 
     def __init__(self, task: Task, structures: Mapping[str, Structure], once: bool = False, whole: str | None = None):
         apart = whole == "tied" and any(structure.has_directions for structure in structures.values())
@@ -126,7 +119,7 @@ class Comparison:
             half = slice(None, None, 2 if apart else 1)
             chosen[half] = few_of_each_class(strata[half], self.weights[half], class_weights)
             if apart:
-                self.others = self.source(self.rows, ~chosen.to(self.rows.device))
+                self.others = self.source(~chosen.to(self.rows.device))
                 self.rows_apart = int(torch.bincount(strata[~chosen].clamp_min(0), minlength=self.n_classes).min())
             strata = self._take(chosen, strata)
         self.groups = cv.groups if isinstance(cv, Grouped) else None  # (n,)
@@ -146,7 +139,8 @@ class Comparison:
         self.n_numeric = task.n_numeric
         self.missing = bool((self.observed < 1).any())
         self.recoding: Recoding | None = None
-        self._clusters: dict[tuple[bool, int, tuple[int, ...]], Clusters] = {}
+        self.warp: Warp | None = None
+        self.clusters: dict[tuple[int, tuple[int, ...]], Clusters] = {}
 
     def _take(self, chosen: Tensor, strata: Tensor) -> Tensor:
         """Keep a part of the samples, (n,), and of their strata."""
@@ -171,9 +165,7 @@ class Comparison:
 
     def thinned(self, every: int) -> Comparison:
         """The comparison on every so many of the samples, where they are held out of all rows."""
-        other = copy.copy(self)
-        for name in ("plain", "known_shares", "prior", "noise"):
-            vars(other).pop(name, None)
+        other = self._copy("described", "known_shares", "prior", "noise")
         for name in ("rows", "labels", "shares", "weights", "strata", "kept", "held_out", "observed"):
             part = vars(self)[name]
             vars(other)[name] = part if part is None else part[::every]
@@ -181,16 +173,35 @@ class Comparison:
 
     def recoded(self) -> Comparison:
         """The same samples and folds with numbers in place of categories."""
-        structure, source = self.task.structure, self.source(self.rows)
+        structure, source = self.task.structure, self.source()
         assert isinstance(structure, Product)
         chosen = recode(source, self.n_classes, structure.n_numeric, structure.sizes, self.task.ordered)
-        other = copy.copy(self)
-        for name in ("plain", "transformed"):
-            vars(other).pop(name, None)
+        other = self._copy("described", "transformed")
         other.recoding, recoded = with_frequencies(chosen, source, self.n_classes)
-        other.rows, other.n_numeric, other._clusters = next(recoded.blocks()).rows, chosen.n_outputs, {}
+        other.rows, other.n_numeric = next(recoded.blocks()).rows, chosen.n_outputs
         other.task = replace(self.task, source=recoded, structure=structure.inner)
         return other
+
+    @cached_property
+    def transformed(self) -> Comparison:
+        """The same under one transform for all folds, which the labels of held-out samples hardly influence."""
+        every, _ = self.described
+        other = self._copy("described")
+        other.warp = fit_warp(every)
+        other.rows = other.warp.forward(self.rows)
+        return other
+
+    def _copy(self, *stale: str) -> Comparison:
+        """A copy for other features or samples, without the cached values of these."""
+        other = copy.copy(self)
+        for name in stale:
+            vars(other).pop(name, None)
+        other.clusters = {}
+        return other
+
+    def under(self, candidate: Candidate) -> Comparison:
+        """The comparison with the features of a candidate."""
+        return self.transformed if candidate.transformed and self.warp is None else self
 
     @property
     def has_closed_forms(self) -> bool:
@@ -207,36 +218,27 @@ class Comparison:
     def _has_all_classes(self, kept: Tensor) -> bool:
         return len(self.strata[kept & (self.strata >= 0)].unique()) == self.n_classes
 
-    @cached_property
-    def plain(self) -> _View:
-        """The samples as they are."""
-        return self._view(self.rows, None)
-
-    @cached_property
-    def transformed(self) -> _View:
-        """The samples under one transform for all folds, which the labels of held-out samples hardly influence."""
-        warp = fit_warp(self.plain.every)
-        return self._view(warp.forward(self.rows), warp)
-
     @property
     def transforms_any(self) -> bool:
         """Whether any feature is transformed."""
         warp = self.transformed.warp
         return warp is not None and bool(warp.transformed.any())
 
-    def _view(self, rows: Tensor, warp: Warp | None) -> _View:
+    @cached_property
+    def described(self) -> tuple[Description, list[Description]]:
+        """Descriptions of all samples, and of the training samples of each fold."""
         if self.matrices is not None:
-            return _View(rows, None, self.task.description, [self.matrices.described(self.task.description)])
+            return self.task.description, [self.matrices.described(self.task.description)]
         every, *folds = (
-            describe(self.source(rows, kept), self.n_classes, self.task.generator) for kept in (None, *self.kept.T)
+            describe(self.source(kept), self.n_classes, self.task.generator) for kept in (None, *self.kept.T)
         )
-        return _View(rows, warp, every, folds)
+        return every, folds
 
-    def source(self, rows: Tensor, kept: Tensor | None = None, counts: Tensor | None = None) -> TensorSource:
+    def source(self, kept: Tensor | None = None, counts: Tensor | None = None) -> TensorSource:
         """The samples, or some of them."""
         known = (self.labels, self.shares, self.weights)
         labels, shares, weights = (p if p is None or kept is None else p[kept] for p in known)
-        return TensorSource(rows if kept is None else rows[kept], labels, shares, weights, counts)
+        return TensorSource(self.rows if kept is None else self.rows[kept], labels, shares, weights, counts)
 
     @property
     def scored(self) -> Tensor:
@@ -264,7 +266,7 @@ class Comparison:
     @cached_property
     def smallest_weights(self) -> Tensor:
         """Smallest weight of each class over the folds, (C,)."""
-        return torch.stack([fold.class_weights for fold in self.plain.folds]).amin(0)
+        return torch.stack([fold.class_weights for fold in self.described[1]]).amin(0)
 
     def components(self, level: int, structure: Structure) -> tuple[int, ...]:
         """Number of components of each class: `level`, or fewer in classes with few samples."""
@@ -295,15 +297,23 @@ class Comparison:
 
     def evaluate(self, candidate: Candidate) -> Trial[CandidateFit]:
         """Train a candidate on all folds and score the held-out samples."""
-        view = self.transformed if candidate.transformed else self.plain
-        fits = self._fits(candidate, view)
-        scores = self._combine(self._scores(candidate, fits, view.rows[self.scored]))
-        return self.judge(candidate, scores, fits[0].n_parameters, fits[0])
+        own = self.under(candidate)
+        fits = own._fits(candidate, own._members(candidate))
+        return self.judge(candidate, own._scores(candidate, fits), fits[0].n_parameters, fits[0])
 
-    def _fits(self, candidate: Candidate, view: _View) -> list[Mixture]:
+    def _members(self, candidate: Candidate) -> list[MemberFit]:
+        """The starts of a candidate for all folds. Their clusters serve all structures and priors."""
+        members, counts, (every, folds) = [], candidate.n_components, self.described
+        for number, fold in enumerate(folds):
+            if (number, counts) not in self.clusters:
+                clusters = cluster_classes(fold, counts, "bisection", self.task.generator)
+                self.clusters[number, counts] = clusters
+            members.append(self._start(candidate, fold, self.clusters[number, counts], every, number))
+        return members
+
+    def _fits(self, candidate: Candidate, members: list[MemberFit]) -> list[Mixture]:
         """The fits of a candidate to the training samples of all folds."""
-        members = [self._member(candidate, view, number) for number in range(self.n_folds)]
-        return _train(candidate.structure, members, self.source(view.rows, counts=self.kept.to(torch.int16)))
+        return _train(candidate.structure, members, self.source(counts=self.kept.to(torch.int16)))
 
     def evaluate_apart(self, candidate: Candidate) -> Trial[CandidateFit]:
         """Train a candidate on samples that are not held out, where most are not in memory (class-moments)."""
@@ -312,28 +322,25 @@ class Comparison:
         clusters = cluster_classes(fold, candidate.n_components, "bisection", self.task.generator)
         member = self._start(candidate, fold, clusters, self.task.description)
         (fit,) = _train(candidate.structure, [member], self.others)
-        scores = self._combine(self._scores(candidate, [fit], self.rows[self.scored]))
-        return self.judge(candidate, scores, fit.n_parameters, fit)
+        return self.judge(candidate, self._scores(candidate, [fit]), fit.n_parameters, fit)
 
     def folds(self, fit: CandidateFit) -> list[tuple[Mixture, TensorSource]]:
         """The fits of a candidate, trained again, with the samples that they have not seen."""
-        candidate = fit.candidate
-        view = self.transformed if candidate.transformed else self.plain
-        if fit.mixture is None:  # a closed form is the first update
-            fits = [self._member(candidate, view, number).start for number in range(self.n_folds)]
-        else:
-            fits = self._fits(candidate, view)
-        return [(mixture, TensorSource(view.rows[out])) for mixture, out in zip(fits, self.held_out.T, strict=True)]
+        own = self.under(fit.candidate)
+        members = own._members(fit.candidate)
+        # a closed form is the first update
+        fits = [m.start for m in members] if fit.mixture is None else own._fits(fit.candidate, members)
+        return [(mixture, TensorSource(own.rows[out])) for mixture, out in zip(fits, self.held_out.T, strict=True)]
 
     def train_on(self, candidate: Candidate, tradeoff: float) -> list[Trial[CandidateFit]]:
         """Train the fits of EM on while held-out samples gain by it; no trial if they never do (hybrid-member)."""
-        view = self.transformed if candidate.transformed else self.plain
-        members = [self._member(candidate, view, number) for number in range(self.n_folds)]
-        starts = _train(candidate.structure, members, self.source(view.rows, counts=self.kept.to(torch.int16)))
-        best = self._combine(self._scores(candidate, starts, view.rows[self.scored]))
+        own = self.under(candidate)
+        members = own._members(candidate)
+        starts = own._fits(candidate, members)
+        best = own._scores(candidate, starts)
         weights, (losses, temperature) = self.weights[self.scored], self.calibrate(best)
         training, smallest = HybridTraining(tradeoff, round(temperature, 3), 0), float(losses @ weights)
-        sources = [self.source(view.rows, kept) for kept in self.kept.T]
+        sources = [own.source(kept) for kept in self.kept.T]
         problems = [training.of(replace(m.problem, source=s)) for m, s in zip(members, sources, strict=True)]
         states = [training.solver.init(problem, first) for problem, first in zip(problems, starts, strict=True)]
         for epoch in range(1, MOST_EPOCHS + 1):
@@ -343,7 +350,7 @@ class Comparison:
                 fits = [training.solver.result(state) for state in states]
             except NumericalError:
                 break
-            scores = self._combine(self._scores(candidate, fits, view.rows[self.scored]))
+            scores = own._scores(candidate, fits)
             loss = float(self.calibrate(scores)[0] @ weights)
             if loss < smallest:
                 best, training = scores, replace(training, n_epochs=epoch)
@@ -358,7 +365,7 @@ class Comparison:
         self, candidate: Candidate, scores: Tensor, n_parameters: int, mixture: Mixture | None = None
     ) -> Trial[CandidateFit]:
         """The trial of a candidate with held-out log joints (n, C), at the temperature that suits them best."""
-        warp: Transform | None = self.transformed.warp if candidate.transformed else None
+        warp: Transform | None = self.under(candidate).warp
         if self.recoding is not None:
             candidate, warp = replace(candidate, recoded=True), replace(self.recoding, warp=warp)
         losses, temperature = self.calibrate(scores)
@@ -391,12 +398,12 @@ class Comparison:
 
     def path(self, target: str, transformed: bool) -> ShrinkagePath:
         """The closed forms on all folds."""
-        view = self.transformed if transformed else self.plain
+        own = self.transformed if transformed else self
         splits = [Split(*masks) for masks in zip(self.kept.T, self.held_out.T, strict=True)]
-        described = list(zip(view.folds, splits, strict=True))
+        described = list(zip(own.described[1], splits, strict=True))
         every = torch.nn.functional.one_hot(self.strata.clamp_min(0), self.n_classes)
         shares = every if self.shares is None else self.shares
-        return ShrinkagePath(view.rows, self.task.structure, shares, self.weights, described, target, self.matrices)
+        return ShrinkagePath(own.rows, self.task.structure, shares, self.weights, described, target, self.matrices)
 
     def best_of_path(self, scores: list[Tensor]) -> tuple[int, Tensor, float]:
         """The position of the strength with the smallest loss, its combined scores (n, C), and the loss."""
@@ -406,14 +413,6 @@ class Comparison:
         best = min(range(len(losses)), key=losses.__getitem__)
         return best, combined[best], losses[best]
 
-    def _member(self, candidate: Candidate, view: _View, number: int) -> MemberFit:
-        """The fit of one fold. Its clusters serve all structures and priors."""
-        fold, counts = view.folds[number], candidate.n_components
-        key = (candidate.transformed, number, counts)
-        if key not in self._clusters:
-            self._clusters[key] = cluster_classes(fold, counts, "bisection", self.task.generator)
-        return self._start(candidate, fold, self._clusters[key], view.every, number)
-
     def _start(
         self, candidate: Candidate, fold: Description, clusters: Clusters, every: Description, number: int = 0
     ) -> MemberFit:
@@ -422,8 +421,8 @@ class Comparison:
         rough = mixture_of(clusters, candidate.structure, fold)
         return MemberFit(problem, first_update(rough, clusters.assigned, problem), fold.weight, number)
 
-    def _scores(self, candidate: Candidate, fits: list[Mixture], rows: Tensor) -> Tensor:
-        """log p(x, c) by every fit, (n, F, C)."""
+    def _scores(self, candidate: Candidate, fits: list[Mixture]) -> Tensor:
+        """log p(x, c) of the held-out samples, by the fits that have not seen them, (n, C)."""
         stack = Stack.of(candidate.structure, fits)
         slices, n_members = stack.mixture.class_slices, len(fits)
 
@@ -432,7 +431,8 @@ class Comparison:
                 [log_joint[part].unflatten(0, (n_members, -1)).logsumexp(1) for part in slices], -1
             ).transpose(0, 1)
 
-        return map_rows(stack.mixture, TensorSource(rows), compute, self.task.memory_limit).double()
+        rows = TensorSource(self.rows[self.scored])
+        return self._combine(map_rows(stack.mixture, rows, compute, self.task.memory_limit).double())
 
     def _combine(self, scores: Tensor) -> Tensor:
         """The average density over the folds that hold out a sample, (n, F, C) -> (n, C)."""

@@ -70,7 +70,7 @@ def held_out_factors(comparison: Comparison, missingness: Missingness) -> Tensor
     """Log factors of strength 1 of the scored samples, (n, C), the mean over the folds that hold out a sample."""
     missing, held_out = comparison.rows[comparison.scored].isnan(), comparison.held_out[comparison.scored]
     total = comparison.weights.new_zeros(len(missing), comparison.n_classes)
-    for fold, unseen in zip(comparison.plain.folds, held_out.T, strict=True):
+    for fold, unseen in zip(comparison.described[1], held_out.T, strict=True):
         own = estimate_missingness(fold.observed_weights, fold.class_weights, missingness.columns)
         if own is not None:
             total[unseen] += own.log_factors(missing[unseen][:, own.columns]).T
