@@ -93,6 +93,10 @@ SINGLE = (
     "{seconds_single:.1f} seconds a fit (`MixtureClassifier()`: {seconds_ours:.1f}); error {error_single:.1f} % "
     "({error_ours:.1f} %) on {sets} sets"
 )
+BOOSTING = (
+    "on {sets} complete evaluation sets, one fold, it has {its:.1f} % errors and a log-loss of {its_loss:.3f} (the "
+    "default: {ours:.1f} %, {ours_loss:.3f}; at {errors:.1f} and {losses:.1f} standard errors)"
+)
 
 
 def render() -> str:
@@ -304,7 +308,14 @@ def decisions() -> dict[str, dict[str, float]]:
     for name in ("random forest", "logistic regression", "histogram boosting"):
         own, other = pair(mixed, OURS, name, "log-loss")
         categorical |= {"sets": len(own), "ours": mean(own, "log-loss"), name.split()[-1]: mean(other, "log-loss")}
+    boosting: dict[str, float] = {}
+    for measure, suffix, ratio in (("error", "", "errors"), ("log-loss", "_loss", "losses")):
+        own, other = pair(of(rows, "complete"), OURS, "explainable boosting", measure)
+        average, error = mean_and_error(differences_of(of(rows, "complete"), OURS, "explainable boosting", measure))
+        boosting |= {"sets": len(own), f"ours{suffix}": mean(own, measure), f"its{suffix}": mean(other, measure)}
+        boosting |= {ratio: abs(average) / error}
     return {
+        BOOSTING: boosting,
         COMPARED.format(what="error in %", form=".1f"): errors,
         COMPARED.format(what="log-loss", form=".3f"): losses,
         SINGLE: single,
