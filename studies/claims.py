@@ -142,7 +142,7 @@ def hybrid(folder: Path) -> str:
     verdict = "Reproduced in part" if any(lowered) else "Not reproduced"
     return (
         "**Claim: hybrid training with a large margin errs less than EM, and less than with conditional likelihood. "
-        f"{verdict}.** With settings by validation the start is averaged EM, which alone has a smaller error "
+        f"{verdict}.** Where training starts from averaged EM (settings by validation), that alone has a smaller error "
         f"than the published hybrid on {sum(ahead)} of {len(ahead)} sets; large margin then lowers it on "
         f"{sum(lowered)}: {'; '.join(gains)}. Hybrids with conditional "
         f"likelihood beat their start on {sum(conditional)} of {len(conditional)} sets. Over data sets with "
