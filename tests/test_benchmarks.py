@@ -315,5 +315,5 @@ def test_features_have_their_spectrum_and_their_labels(kind):
 
 def test_logistic_regression_learns_a_linear_rule():
     X, y = embeddings.Features("linear teacher", 20, 3, "cpu").draw(3000)
-    model = embeddings.Logistic().fit(X[:2000], y[:2000])
+    model = embeddings.Logistic(40).fit(X[:2000], y[:2000])
     assert float((model.predict_proba(X[2000:]).argmax(1) == y[2000:]).double().mean()) > 0.6
