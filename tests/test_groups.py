@@ -113,10 +113,10 @@ def test_some_of_many_samples_are_whole_groups():
 
     source = TensorSource(torch.from_numpy(X), LABELS)
     cv = Grouped(5, torch.from_numpy(GROUPS))
-    rows, labels, _, _, few = sample_of(source, torch.Generator().manual_seed(0), 60, cv)
-    assert len(rows) == len(labels) == 60
+    sample, few = sample_of(source, torch.Generator().manual_seed(0), 60, cv)
+    assert len(sample.rows) == len(sample.labels) == 60
     assert few.groups.bincount().tolist() == [5] * 12
-    places = [int(np.flatnonzero((row == X).all(1))[0]) for row in rows.numpy()]
+    places = [int(np.flatnonzero((row == X).all(1))[0]) for row in sample.rows.numpy()]
     assert len(set(GROUPS[places])) == 12
 
 

@@ -54,6 +54,10 @@ class Block:
         assert rows is not None
         return Block(rows, labels, shares, weights, self.start, counts, self.complete)
 
+    def part(self, chosen: Tensor | slice) -> Block:
+        """Some of the rows, by a mask, positions, or a slice."""
+        return self.each(lambda part: part[chosen])
+
     @cached_property
     def _n_missing(self) -> Tensor | None:
         """Missing values per row, or None if there are none."""
@@ -110,8 +114,7 @@ def present(block: Block) -> Block:
     """The block without rows of weight zero, which must not affect a fit, its initialisation or its frame."""
     if block.weights is None or bool((block.weights > 0).all()):
         return block
-    chosen = (block.weights > 0).nonzero()[:, 0]
-    return block.each(lambda part: part[chosen])
+    return block.part((block.weights > 0).nonzero()[:, 0])
 
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from torch.nn.functional import one_hot
 from mixtura import checks
 from mixtura.covariances import COVARIANCES, FullCovariance, Product, TiedCovariance
 from mixtura.engine.passes import moments_by_label
-from mixtura.engine.sources import BlockSource, Source, TensorSource
+from mixtura.engine.sources import BlockSource, Source
 from mixtura.init.starts import cluster_classes, mixture_of
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import safe_cholesky
@@ -225,8 +225,7 @@ class AutomaticSearch:
         assert labels is not None
         weights = rows.new_ones(len(rows)) if block.weights is None else block.weights.double()
         known = labels >= 0
-        own_weights = None if block.weights is None else block.weights[known]
-        alone = self._run(task.of_part(TensorSource(block.rows[known], labels[known], weights=own_weights)))
+        alone = self._run(task.of_part(BlockSource(block.part(known))))
         began, covariance, centre = time.perf_counter(), kept_covariance(rows, weights), weights @ rows / weights.sum()
         factor = safe_cholesky(covariance)[0]
         white = torch.linalg.solve_triangular(factor, (rows - centre).T, upper=False).T

@@ -119,7 +119,8 @@ class ComponentPath:
         cv: object = N_FOLDS,
     ):
         self.problem, self.structure, self.priors, self.search = problem, structure, priors, search
-        rows, _, _, weights, cv = sample_of(problem.source, generator, SELECTION_ROWS, cv)
+        sample, cv = sample_of(problem.source, generator, SELECTION_ROWS, cv)
+        rows, weights = sample.rows, sample.weights
         self.counts = counts_of(search.criterion, len(rows), weights, generator, rows.device, cv)
         if search.criterion not in INFORMATION:
             checks.rows_to_hold_out(bool((self.counts[:, :-1] == 0).any()), "choose with criterion='bic'")

@@ -104,7 +104,8 @@ class Comparison:
         apart = whole == "tied" and any(structure.has_directions for structure in structures.values())
         most = SELECTION_SAMPLES if isinstance(plain_cv(task.cv), int) else None
         most = 2 * SELECTION_SAMPLES if apart else most  # half of them may train a candidate
-        self.rows, self.labels, self.shares, weights, cv = sample_of(task.source, task.generator, most, task.cv)
+        sample, cv = sample_of(task.source, task.generator, most, task.cv)
+        self.rows, self.labels, self.shares, weights = sample.rows, sample.labels, sample.shares, sample.weights
         self.task, self.n_classes = task, task.n_classes
         self.weights = torch.ones_like(self.rows[:, 0], dtype=torch.float64) if weights is None else weights.double()
         strata = strata_of(self.labels, self.shares, self.weights)
@@ -152,13 +153,12 @@ class Comparison:
     @cached_property
     def matrices(self) -> ClassMatrices | None:
         """The scatters of all rows but the samples, where these are held out of all rows (class-moments)."""
-        held_out = Block(self.rows, self.labels, self.shares, self.weights)
         if self.moments is not None:
-            return ClassMatrices.of(without_rows(self.moments, held_out))
+            return ClassMatrices.of(without_rows(self.moments, next(self.source().blocks())))
         if self.sums is None:
             return None
         reference = self.task.description.class_means
-        pairs = zip(self.sums, scatter_by_label(reference, BlockSource(held_out)), strict=True)
+        pairs = zip(self.sums, scatter_by_label(reference, self.source()), strict=True)
         counts, firsts, second = (all_rows - own for all_rows, own in pairs)
         shifts = firsts / counts.clamp_min(1e-300).unsqueeze(-1)
         return ClassMatrices(counts, reference + shifts, second - firsts.T @ shifts, None, torch.ones_like(firsts[0]))
@@ -234,11 +234,10 @@ class Comparison:
         )
         return every, folds
 
-    def source(self, kept: Tensor | None = None, counts: Tensor | None = None) -> TensorSource:
+    def source(self, kept: Tensor | None = None, counts: Tensor | None = None) -> BlockSource:
         """The samples, or some of them."""
-        known = (self.labels, self.shares, self.weights)
-        labels, shares, weights = (p if p is None or kept is None else p[kept] for p in known)
-        return TensorSource(self.rows if kept is None else self.rows[kept], labels, shares, weights, counts)
+        samples = Block(self.rows, self.labels, self.shares, self.weights, counts=counts)
+        return BlockSource(samples if kept is None else samples.part(kept))
 
     @property
     def scored(self) -> Tensor:
@@ -440,7 +439,7 @@ class Comparison:
         return scores.masked_fill(~unseen, -torch.inf).logsumexp(1) - unseen.sum(1).log()
 
 
-def _train(structure: Structure, members: list[MemberFit], source: TensorSource) -> list[Mixture]:
+def _train(structure: Structure, members: list[MemberFit], source: BlockSource) -> list[Mixture]:
     results = run_together(structure, members, source, MAX_ITER, TOL)
     if any(result.outcome is Outcome.INTERRUPTED for result in results):
         raise KeyboardInterrupt

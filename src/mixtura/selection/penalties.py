@@ -11,11 +11,10 @@ from numbers import Real
 from typing import TypeAlias, cast
 
 import torch
-from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.passes import summarise
-from mixtura.engine.sources import Source, TensorSource, locate
+from mixtura.engine.sources import Block, BlockSource, Source, locate
 from mixtura.files.registry import storable
 from mixtura.init.starts import split, unexplained
 from mixtura.model.mixture import Mixture
@@ -70,7 +69,7 @@ class Fold:
     """
 
     task: Task
-    held_out: TensorSource
+    held_out: BlockSource
     start: Mixture
 
     def score(self, mixture: Mixture) -> tuple[float, float]:
@@ -149,38 +148,36 @@ def make_folds(task: Task, cv: object, start: Callable[[Task], Mixture]) -> list
     `cv` is as in `hold_outs`. Given splits need samples in memory; otherwise those that the description holds are used.
     """
     cv = regroup(task.cv, cv) if isinstance(cv, Real) else cv
-    rows, labels, weights = _described(task) if isinstance(cv, Real) else _in_memory(task, cv)
-
-    def source(chosen: Tensor) -> TensorSource:
-        return TensorSource(rows[chosen], labels=labels[chosen], weights=None if weights is None else weights[chosen])
-
-    parts = hold_outs(cv, labels, task.generator, weights=weights)
+    samples = _described(task) if isinstance(cv, Real) else _in_memory(task)
+    labels = samples.labels
+    assert labels is not None
+    parts = hold_outs(cv, labels, task.generator, weights=samples.weights)
     labeled = labels >= 0
     for part in parts:
         if set(labels[part.kept & labeled].tolist()) != set(labels[labeled].tolist()):
             raise ValueError("Every training set of cv must have samples of every class; pass a number of folds.")
     folds = []
     for part in parts:
-        own = task.of_part(source(part.kept & labeled))
-        folds.append(Fold(own, source(part.held_out), start(own)))
+        own = task.of_part(BlockSource(samples.part(part.kept & labeled)))
+        folds.append(Fold(own, BlockSource(samples.part(part.held_out)), start(own)))
     return folds
 
 
-def _described(task: Task) -> tuple[Tensor, Tensor, Tensor | None]:
+def _described(task: Task) -> Block:
     samples = task.description.samples[: len(task.n_components)]
     rows = torch.cat([rows for rows, _ in samples])
     labels = torch.cat([torch.full((len(part),), c, device=rows.device) for c, (part, _) in enumerate(samples)])
-    return rows, labels, torch.cat([weights for _, weights in samples])
+    return Block(rows, labels, weights=torch.cat([weights for _, weights in samples]))
 
 
-def _in_memory(task: Task, cv: object) -> tuple[Tensor, Tensor, Tensor | None]:
+def _in_memory(task: Task) -> Block:
     block = next(iter(task.source.blocks()))
     if block.labels is None or len(block.rows) < task.description.n_rows:
         raise ValueError(
             "Splits given by cv or by groups need samples in memory with one label each; pass a number for cv and no "
             "groups."
         )
-    return block.rows, block.labels, block.weights
+    return Block(block.rows, block.labels, weights=block.weights)
 
 
 def weight_of(rows: Source) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mixtura.engine.passes import map_rows
-from mixtura.engine.sources import TensorSource
+from mixtura.engine.sources import BlockSource
 from mixtura.model.mixture import Mixture
 from mixtura.model.temperature import with_noise
 from mixtura.objectives.likelihood import class_posteriors
@@ -27,13 +27,13 @@ def mean_and_error(values: Tensor, weights: Tensor) -> tuple[float, float]:
 
 
 def classification_score(
-    held_out: TensorSource, errors_first: bool, memory_limit: int
+    held_out: BlockSource, errors_first: bool, memory_limit: int
 ) -> Callable[[Mixture], tuple[float, ...]]:
     """Return a score of mixtures; larger is better.
 
     Parameters
     ----------
-    held_out : TensorSource
+    held_out : BlockSource
         Labeled samples.
     errors_first : bool
         Score by accuracy - 1 and, where that is equal, by the mean log posterior of the labels; otherwise by the latter

@@ -16,7 +16,7 @@ from sklearn.model_selection import BaseCrossValidator, StratifiedGroupKFold, ch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.engine.sources import Source
+from mixtura.engine.sources import Block, Source
 from mixtura.values.row_samples import RowSample, largest, uniform_keys
 
 # Held-out samples that suffice to compare candidates: further folds are not used.
@@ -129,12 +129,10 @@ def strata_of(labels: Tensor | None, shares: Tensor | None, weights: Tensor | No
     return strata if weights is None else torch.where(weights.cpu() > 0, strata, -1)
 
 
-def sample_of(
-    source: Source, generator: torch.Generator, most: int | None, cv: object = None
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, object]:
-    """Return rows, labels, soft labels, weights and splits of at most `most` samples of a source, drawn uniformly.
+def sample_of(source: Source, generator: torch.Generator, most: int | None, cv: object = None) -> tuple[Block, object]:
+    """Draw at most `most` samples of a source uniformly, and return them with their splits.
 
-    Of `Grouped` splits whole groups are drawn.
+    Of `Grouped` splits whole groups are drawn. There are no weights if all are one.
     """
     seed, grouped = int(torch.randint(2**62, (), generator=generator)), cv if isinstance(cv, Grouped) else None
     rows, labels, shares, weights = source.total(
@@ -142,12 +140,12 @@ def sample_of(
     ).columns
     assert rows is not None
     assert weights is not None
+    sample = Block(rows, labels, shares, weights)
     if grouped is not None and most is not None and len(rows) > most:
         chosen = grouped.whole(most, generator)
-        cv = grouped.of(chosen)
-        labels, shares = (part if part is None else part[chosen.to(part.device)] for part in (labels, shares))
-        rows, weights = (part[chosen.to(part.device)] for part in (rows, weights))
-    return rows, labels, shares, None if bool((weights == 1).all()) else weights, cv
+        sample, cv = sample.each(lambda part: part[chosen.to(part.device)]), grouped.of(chosen)
+    assert sample.weights is not None
+    return replace(sample, weights=None) if bool((sample.weights == 1).all()) else sample, cv
 
 
 def draw_rows(n_rows: int, most: int, generator: torch.Generator) -> Tensor:

@@ -8,10 +8,9 @@ from functools import partial
 from typing import cast
 
 import torch
-from torch import Tensor
 
 from mixtura.engine.passes import map_rows
-from mixtura.engine.sources import Block, TensorSource, joined
+from mixtura.engine.sources import BlockSource, TensorSource, joined
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Hybrid, Margin
 from mixtura.objectives.likelihood import class_posteriors
@@ -90,7 +89,7 @@ class TradeoffSearch:
         folds = () if held_out is None else ((best.fit.mixture, held_out),)
         return Selected((task,), table, results, partial(search.again, best), attributes, folds=folds)
 
-    def _split(self, task: Task) -> tuple[Task, TensorSource | None]:
+    def _split(self, task: Task) -> tuple[Task, BlockSource | None]:
         """The task for the training samples, and the held-out samples, if any."""
         block = joined(list(task.source.blocks()))
         if task.held_out is not None:
@@ -109,9 +108,9 @@ class TradeoffSearch:
         )
         if not parts:
             return task, None
-        part = task.of_part(part_of(block, parts[0].kept))
+        part = task.of_part(BlockSource(block.part(parts[0].kept)))
         part = replace(part, prior=make_prior(self.prior, part.description, part.n_components))
-        return part, part_of(block, parts[0].held_out)
+        return part, BlockSource(block.part(parts[0].held_out))
 
     def _start(self, task: Task) -> FitResult:
         """The initial mixture: given, or fitted by EM."""
@@ -127,7 +126,7 @@ class TradeoffSearch:
         return replace(self, objective=replace(self.objective, discriminative=Margin(typical_margin(first, task))))
 
     def choose(
-        self, task: Task, first: FitResult, held_out: TensorSource | None
+        self, task: Task, first: FitResult, held_out: BlockSource | None
     ) -> tuple[Trial[FitResult], SearchTable | None]:
         """Return the trial with the best held-out score; among equal ones the most generative."""
         if first.outcome is Outcome.INTERRUPTED:
@@ -143,7 +142,7 @@ class TradeoffSearch:
         ended = replace(best.fit, outcome=Outcome.INTERRUPTED) if search.interrupted else best.fit
         return replace(best, fit=ended), table
 
-    def _try_all(self, search: Search[FitResult], task: Task, first: FitResult, held_out: TensorSource) -> None:
+    def _try_all(self, search: Search[FitResult], task: Task, first: FitResult, held_out: BlockSource) -> None:
         """Try the trade-offs; if they are to be selected, the initialisation is a candidate too."""
         score = classification_score(held_out, self.margin is not None, task.memory_limit)
         if self.selects_tradeoff:
@@ -201,12 +200,6 @@ def _trial(
 def settings_of(trial: Trial[FitResult]) -> tuple[float, int]:
     """The trade-off and the number of epochs of a trial."""
     return cast("float", trial.what["tradeoff"]), cast("int", trial.what["n_epochs"])
-
-
-def part_of(block: Block, chosen: Tensor) -> TensorSource:
-    """Some samples of a block, with their labels and weights."""
-    known = (None if part is None else part[chosen] for part in (block.labels, block.shares, block.weights))
-    return TensorSource(block.rows[chosen], *known)
 
 
 def typical_margin(first: Mixture, task: Task) -> float:
