@@ -303,11 +303,11 @@ def find_solver(task: Task) -> MixtureSolver:
     """Return the requested solver, or the first registered one that supports the model."""
     asked, solver = (task.objective, task.prior, task.structure), task.solver
     if solver is None:
-        able_ones = [solver for solver in SOLVERS.values() if solver.refusal(*asked) is None]
-        if not able_ones:
-            reasons = "; ".join(f"{name!r}: {solver.refusal(*asked)}" for name, solver in SOLVERS.items())
-            raise ValueError(f"No solver can fit this model. {reasons}.")
-        return able_ones[0]
+        for able in SOLVERS.values():
+            if able.refusal(*asked) is None:
+                return able
+        reasons = "; ".join(f"{name!r}: {solver.refusal(*asked)}" for name, solver in SOLVERS.items())
+        raise ValueError(f"No solver can fit this model. {reasons}.")
     reason = solver.refusal(*asked)
     if reason is not None:
         able = ", ".join(repr(name) for name, other in SOLVERS.items() if other.refusal(*asked) is None)
