@@ -146,16 +146,6 @@ def positive(name: str, value: object, also: str = "") -> float:
     return float(require(name, value, Rule(POSITIVE.words + also, POSITIVE.holds)))
 
 
-def fraction(name: str, value: object) -> float:
-    """Check that a value lies strictly between 0 and 1."""
-    return float(require(name, value, FRACTION))
-
-
-def part(name: str, value: object) -> float:
-    """Check that a value lies in (0, 1]."""
-    return float(require(name, value, PART))
-
-
 def switch(name: str, value: object) -> bool:
     """Check that a value is True or False."""
     return bool(require(name, value, SWITCH))

@@ -9,14 +9,7 @@ import numpy as np
 from mixtura import __version__
 from mixtura.cli import output
 from mixtura.cli.fitting import choice_of, components_text, load_table_model
-from mixtura.cli.held_out_rows import (
-    FALSE_ALARM,
-    FOLDS,
-    HeldOut,
-    calibration_error,
-    predict_held_out,
-    threshold_table,
-)
+from mixtura.cli.held_out_rows import FALSE_ALARM, FOLDS, HeldOut, calibration_error, predict_held_out, threshold_table
 from mixtura.cli.output import Answer, check_place, decimals, percents, progress
 from mixtura.cli.tables import missing_values, names_of, read_problem, read_table
 from mixtura.estimators.density_classifier import DensityClassifier

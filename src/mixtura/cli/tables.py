@@ -21,14 +21,7 @@ import numpy as np
 import pandas as pd
 
 from mixtura.cli.output import STANDARD, check_table
-from mixtura.estimators.table_columns import (
-    TableColumn,
-    category_of,
-    entries_of,
-    find_columns,
-    listed,
-    parse_number,
-)
+from mixtura.estimators.table_columns import TableColumn, category_of, entries_of, find_columns, listed, parse_number
 
 DELIMITERS = ",;\t|"
 PARQUET = (".parquet", ".pq")

@@ -20,17 +20,10 @@ from mixtura import checks
 from mixtura.engine.passes import map_rows
 from mixtura.engine.sources import Source
 from mixtura.engine.threads import computing
+from mixtura.estimators import arguments
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import (
-    Model,
-    PathName,
-    RandomState,
-    check_fitted,
-    fitting,
-    unfitted_copy,
-    with_constructor,
-)
+from mixtura.estimators.estimator import Model, check_fitted, fitting, unfitted_copy, with_constructor
 from mixtura.estimators.frames import is_batches, is_dask
 from mixtura.estimators.gaussian_mixture import (
     GaussianMixture,
@@ -338,9 +331,9 @@ class AveragedMixture(DensityMixin, DensityEstimator):
     _: KW_ONLY
     resampling: str = "bootstrap"
     fraction: float = 0.7
-    random_state: RandomState = None
+    random_state: arguments.RandomState = None
     verbose: int = 0
-    checkpoint: PathName = None
+    checkpoint: arguments.PathName = None
 
     _arguments: ClassVar = {
         "estimator": checks.kind_of_estimator(GaussianMixture, "a GaussianMixture, or None for one with its defaults")
@@ -614,9 +607,9 @@ class AveragedMixtureClassifier(DensityClassifier):
     resampling: str = "bootstrap"
     fraction: float = 0.7
     combine: str = "posterior"
-    random_state: RandomState = None
+    random_state: arguments.RandomState = None
     verbose: int = 0
-    checkpoint: PathName = None
+    checkpoint: arguments.PathName = None
 
     _arguments: ClassVar = {
         "estimator": checks.kind_of_estimator(

@@ -174,8 +174,6 @@ def find_categories(X: object, wanted: object, is_part: bool = False) -> FoundCa
     names = None if frame is None else list(frame.columns)
     if names is not None:
         checks.distinct_columns(names)
-    if isinstance(wanted, str):
-        checks.one_of("categorical_features", wanted, ("from_dtype",), ", None, a mask, positions or names of features")
     if (
         wanted is None
         or isinstance(X, Tensor)

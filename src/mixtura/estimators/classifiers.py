@@ -307,7 +307,7 @@ class Classifier(ClassifierMixin, Estimator):
         array([[ True, False, False],
                [False,  True,  True]])
         """
-        share = checks.fraction("coverage", coverage)
+        share = float(checks.require("coverage", coverage, checks.FRACTION))
         if self.set_reference_ is None:
             raise ValueError(
                 "predict_set needs calibrated thresholds. Call model.calibrate_sets(X, y) first, with labeled samples "

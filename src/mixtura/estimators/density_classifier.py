@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from mixtura import checks
 from mixtura.engine.passes import map_rows
 from mixtura.engine.threads import computing
+from mixtura.estimators import arguments
 from mixtura.estimators.classifiers import Classifier, ConditionalClassifier, check_class_numbers
 from mixtura.estimators.density_estimator import (
     DensityEstimator,
@@ -25,7 +26,7 @@ from mixtura.estimators.density_estimator import (
     map_log_joints,
     read_as_fitted,
 )
-from mixtura.estimators.estimator import RandomState, list_features
+from mixtura.estimators.estimator import list_features
 from mixtura.estimators.frames import as_array, is_pandas, is_series
 from mixtura.estimators.labels import only_labeled
 from mixtura.estimators.parts import by_parts
@@ -267,7 +268,7 @@ class DensityClassifier(Classifier, DensityEstimator):
             raise ValueError("training_prior_ is not one probability above 0 for each class")
 
     def explain(
-        self, X: Any, classes: Any = None, n_orders: int | None = None, random_state: RandomState = 0
+        self, X: Any, classes: Any = None, n_orders: int | None = None, random_state: arguments.RandomState = 0
     ) -> Explanation:
         """Compute the contributions of features to the log-odds of a class (Shapley values by exact marginalisation).
 
@@ -344,7 +345,7 @@ def log_joint_of_classes(log_joint: Tensor, group: MemberGroup) -> Tensor:
 
 
 def explain_samples(
-    model: DensityClassifier, X: object, classes: object, n_orders: int | None, random_state: RandomState
+    model: DensityClassifier, X: object, classes: object, n_orders: int | None, random_state: arguments.RandomState
 ) -> Explanation:
     """Contributions of the features to the log-odds of a class, as `DensityClassifier.explain` documents them."""
     X = X.to_frame().T.infer_objects() if is_series(X) else X  # a single row of a data frame

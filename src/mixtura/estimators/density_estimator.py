@@ -19,21 +19,16 @@ from mixtura.engine.conditionals import draw_missing, map_distances
 from mixtura.engine.evaluator import computing_dtype
 from mixtura.engine.passes import impute, map_rows
 from mixtura.engine.threads import computing
+from mixtura.estimators import arguments
 from mixtura.estimators.categorical import Encoding, frame_of
-from mixtura.estimators.estimator import TRAINED, Estimator, RandomState, list_features
+from mixtura.estimators.estimator import TRAINED, Estimator, list_features
 from mixtura.estimators.frames import as_array, framed_like
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out
 from mixtura.estimators.rows import Rows, aligned, read_samples
 from mixtura.inspection.graphs import GaussianScores, density_graph
 from mixtura.inspection.outliers import outlier_scores, reference_of, surprises, threshold_of
-from mixtura.inspection.summaries import (
-    ModelSummary,
-    component_entropies,
-    component_table,
-    data_frame,
-    fit_facts,
-)
+from mixtura.inspection.summaries import ModelSummary, component_entropies, component_table, data_frame, fit_facts
 from mixtura.model.mixture import Mixture
 from mixtura.model.transforms import Recoding, Transform
 from mixtura.objectives import posteriors
@@ -121,7 +116,7 @@ class DensityEstimator(Estimator):
         return map_log_joints(self, X, component_posteriors)
 
     @by_parts("feature")
-    def impute(self, X: Any, method: str = "mean", random_state: RandomState = None) -> Any:
+    def impute(self, X: Any, method: str = "mean", random_state: arguments.RandomState = None) -> Any:
         """Fill in missing values given the observed values of the same sample.
 
         Which other values are missing does not count, also if class probabilities depend on it (missingness).
@@ -252,13 +247,7 @@ class DensityEstimator(Estimator):
         return np.column_stack((reference, np.full(len(reference), np.nan))) if reference.ndim == 1 else reference
 
     def calibrate_outliers(
-        self,
-        X: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        cv: Any = 5,
-        reselect: bool = False,
-        groups: Any = None,
+        self, X: Any, y: Any = None, sample_weight: Any = None, cv: Any = 5, reselect: bool = False, groups: Any = None
     ) -> Any:
         """Estimate the distribution of outlier scores by cross-validation, for `is_outlier`.
 
@@ -327,7 +316,7 @@ class DensityEstimator(Estimator):
         >>> model.outlier_source_
         'held-out'
         """
-        share, scores = checks.part("false_alarm", false_alarm), self.outlier_score(X, score)
+        share, scores = float(checks.require("false_alarm", false_alarm, checks.PART)), self.outlier_score(X, score)
         reference = self._outlier_reference()
         known = reference[:, 0] if score == "distance" else surprises(reference, torch.from_numpy(reference)).numpy()
         return scores > threshold_of(np.sort(known), share)
@@ -521,10 +510,7 @@ def check_distances(model: DensityEstimator, rows: Rows, mixture: Mixture) -> No
 
 
 def map_log_joints(
-    model: DensityEstimator,
-    X: object,
-    compute: Callable[[Tensor], Tensor],
-    density: bool = False,
+    model: DensityEstimator, X: object, compute: Callable[[Tensor], Tensor], density: bool = False
 ) -> np.ndarray | Tensor:
     """compute(log joints (K, n)) -> (n, ...) over the rows of X, returned in the format of X.
 

@@ -6,18 +6,9 @@ from dataclasses import KW_ONLY, field
 from typing import Any, ClassVar
 
 from mixtura import checks
+from mixtura.estimators import arguments
 from mixtura.estimators.density_classifier import DensityClassifier
-from mixtura.estimators.estimator import (
-    ClassWeight,
-    Components,
-    Device,
-    MemoryLimit,
-    PathName,
-    RandomState,
-    check_fitted,
-    fitting,
-    with_constructor,
-)
+from mixtura.estimators.estimator import check_fitted, fitting, with_constructor
 from mixtura.estimators.training import Settings, continues, fit_data, keep, make_settings, read_training
 from mixtura.files.registry import storable
 from mixtura.roles import Structure
@@ -109,7 +100,7 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
     True
     """
 
-    n_components: Components = 1
+    n_components: arguments.Components = 1
     _: KW_ONLY
     covariance_type: str | Structure = "diag"
     rank: int | str = "auto"
@@ -119,19 +110,19 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
     early_stopping: bool = False
     validation_fraction: float = 0.1
     class_prior: object = "empirical"
-    class_weight: ClassWeight = None
+    class_weight: arguments.ClassWeight = None
     unlabeled: object = None
     categorical_features: object = "from_dtype"
     init: object = "kmeans"
     n_init: int = 1
     max_iter: int = 200
     tol: float | str = "auto"
-    device: Device = None
-    memory_limit: MemoryLimit = None
+    device: arguments.Device = None
+    memory_limit: arguments.MemoryLimit = None
     warm_start: bool = False
-    random_state: RandomState = None
+    random_state: arguments.RandomState = None
     verbose: int = 0
-    checkpoint: PathName = None
+    checkpoint: arguments.PathName = None
 
     growth_: tuple[Growth, ...] = field(init=False)
     prior_: PriorChoice = field(init=False)

@@ -7,66 +7,34 @@ import functools
 import hashlib
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral
 from types import FunctionType
-from typing import Any, ClassVar, SupportsIndex, TypeAlias, TypeVar, cast, dataclass_transform, get_args
+from typing import Any, ClassVar, SupportsIndex, TypeVar, cast, dataclass_transform, get_args
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 from tqdm.auto import tqdm
 
 from mixtura import checks
 from mixtura.engine.sources import Source
+from mixtura.estimators import arguments
 from mixtura.estimators.categorical import Encoding
 from mixtura.files.checkpoints import CheckpointFile, Journal, Show, digest, recording, update_digest
 from mixtura.files.codec import arguments_of, fits, fitted_of
 from mixtura.files.models import METADATA, as_arrays, from_arrays, save
 from mixtura.inspection.graphs import coded_graph, export
 from mixtura.selection.search import SearchTable, watching
-from mixtura.selection.splits import check_splits
 from mixtura.solvers import Record
 
 MODELS = {"mixture_", "model_", "estimator_"}  # attributes that hold a fitted model
 
 
-# Types of arguments.
-RandomState: TypeAlias = int | np.random.RandomState | None
-Device: TypeAlias = str | torch.device | None
-MemoryLimit: TypeAlias = int | str | None
-PathName: TypeAlias = str | os.PathLike[str] | None
-Components: TypeAlias = int | str | dict[Hashable, int]
-ClassWeight: TypeAlias = str | dict[Hashable, float] | None
-
-ArgumentRule: TypeAlias = checks.Rule | Callable[..., object]  # or a function that raises an error
-
-# Arguments that mean the same in all estimators.
-ARGUMENTS: Mapping[str, ArgumentRule] = {
-    "n_init": checks.at_least(1),
-    "max_iter": checks.at_least(0),
-    "tol": checks.NON_NEGATIVE,
-    "warm_start": checks.SWITCH,
-    "verbose": checks.at_least(0) | checks.Rule("", lambda value: isinstance(value, bool)),
-    "device": checks.device,
-    "memory_limit": checks.memory_limit,
-    "random_state": check_random_state,
-    "checkpoint": checks.checkpoint,
-    "cv": check_splits,
-    "time_budget": checks.POSITIVE | checks.NONE,
-    "temperature": checks.POSITIVE | checks.AUTO,
-    "tradeoff": checks.SHARE | checks.AUTO,
-    "early_stopping": checks.SWITCH,
-    "validation_fraction": checks.FRACTION,
-    "n_estimators": checks.at_least(1),
-    "resampling": checks.among(("none", "subset", "bootstrap")),
-    "fraction": checks.PART,
-}
 # Fitted attributes of every estimator that is trained in iterations.
 TRAINED: dict[str, object] = {
     "n_iter_": Integral,
@@ -96,7 +64,7 @@ def with_constructor(cls: Class) -> Class:
 class Estimator(BaseEstimator):
     """An estimator that can be saved: all of its arguments and all fitted attributes."""
 
-    _arguments: ClassVar[Mapping[str, ArgumentRule]] = ARGUMENTS
+    _arguments: ClassVar[Mapping[str, arguments.Rule]] = arguments.ARGUMENTS
     # Fitted attributes: their types, their rules, or functions of name, value and model; a tuple has several.
     _attributes: ClassVar[Mapping[str, object]] = {}
     fit: Callable[..., object]
@@ -107,11 +75,11 @@ class Estimator(BaseEstimator):
     history_: list[Record]
     converged_: bool
     # Arguments of estimators that are trained, and what is read with them.
-    device: Device
-    memory_limit: MemoryLimit
-    random_state: RandomState
+    device: arguments.Device
+    memory_limit: arguments.MemoryLimit
+    random_state: arguments.RandomState
     verbose: int
-    checkpoint: PathName
+    checkpoint: arguments.PathName
     warm_start: bool
     unlabeled: object
     categorical_features: object

@@ -22,17 +22,9 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.covariances import COVARIANCES
 from mixtura.engine.sources import Source
+from mixtura.estimators import arguments
 from mixtura.estimators.density_estimator import DensityEstimator, map_log_joints
-from mixtura.estimators.estimator import (
-    Device,
-    MemoryLimit,
-    PathName,
-    RandomState,
-    check_fitted,
-    declared,
-    fitting,
-    with_constructor,
-)
+from mixtura.estimators.estimator import check_fitted, declared, fitting, with_constructor
 from mixtura.estimators.labels import with_groups
 from mixtura.estimators.online import check_batch, learn_batch, learns_online, settings_of_first
 from mixtura.estimators.parts import Data, by_parts, is_streamed, read_stream
@@ -200,17 +192,17 @@ class GaussianMixture(DensityMixin, DensityEstimator):
     weights_init: object = None
     means_init: object = None
     precisions_init: object = None
-    random_state: RandomState = None
+    random_state: arguments.RandomState = None
     warm_start: bool = False
     verbose: int = 0
     verbose_interval: int = 10
-    checkpoint: PathName = None
+    checkpoint: arguments.PathName = None
     prior: PriorChoice = None
     criterion: str = "auto"
     rank: int | str = "auto"
     categorical_features: object = None
-    device: Device = None
-    memory_limit: MemoryLimit = None
+    device: arguments.Device = None
+    memory_limit: arguments.MemoryLimit = None
 
     running_: RunningMoments | None = field(default=None, init=False)  # moments of `partial_fit`
     lower_bound_: float = field(init=False)

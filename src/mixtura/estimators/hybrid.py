@@ -9,18 +9,9 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from mixtura import checks
+from mixtura.estimators import arguments
 from mixtura.estimators.density_classifier import DensityClassifier
-from mixtura.estimators.estimator import (
-    ClassWeight,
-    Components,
-    Device,
-    MemoryLimit,
-    PathName,
-    RandomState,
-    check_fitted,
-    fitting,
-    with_constructor,
-)
+from mixtura.estimators.estimator import check_fitted, fitting, with_constructor
 from mixtura.estimators.training import fit_data, keep, make_settings, read_training, read_validation
 from mixtura.files.registry import storable
 from mixtura.objectives import Conditional, Hybrid, Margin
@@ -121,7 +112,7 @@ class HybridMixtureClassifier(DensityClassifier):
     True
     """
 
-    n_components: Components = 1
+    n_components: arguments.Components = 1
     _: KW_ONLY
     covariance_type: str | Structure = "full"
     rank: int | str = "auto"
@@ -131,7 +122,7 @@ class HybridMixtureClassifier(DensityClassifier):
     unlabeled_weight: float = 1.0
     prior: PriorChoice = "default"
     class_prior: object = "empirical"
-    class_weight: ClassWeight = None
+    class_weight: arguments.ClassWeight = None
     unlabeled: object = None
     categorical_features: object = "from_dtype"
     init: object = "kmeans"
@@ -140,11 +131,11 @@ class HybridMixtureClassifier(DensityClassifier):
     n_epochs: int = 50
     batch_size: int = 100
     learning_rate: float = 1e-3
-    checkpoint: PathName = None
-    device: Device = None
-    memory_limit: MemoryLimit = None
+    checkpoint: arguments.PathName = None
+    device: arguments.Device = None
+    memory_limit: arguments.MemoryLimit = None
     warm_start: bool = False
-    random_state: RandomState = None
+    random_state: arguments.RandomState = None
     verbose: int = 0
 
     tradeoff_: float = field(init=False)
@@ -163,13 +154,7 @@ class HybridMixtureClassifier(DensityClassifier):
 
     @fitting
     def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        X_val: Any = None,
-        y_val: Any = None,
-        groups: Any = None,
+        self, X: Any, y: Any = None, sample_weight: Any = None, X_val: Any = None, y_val: Any = None, groups: Any = None
     ) -> HybridMixtureClassifier:
         """Fit the mixture.
 

@@ -14,11 +14,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from mixtura import checks
+from mixtura.estimators import arguments
 from mixtura.estimators.averaged import AveragedMixture
 from mixtura.estimators.categorical import find_encoding
 from mixtura.estimators.density_classifier import DensityClassifier, marginal_loss
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import Estimator, RandomState, check_fitted, fitting, unfitted_copy, with_constructor
+from mixtura.estimators.estimator import Estimator, check_fitted, fitting, unfitted_copy, with_constructor
 from mixtura.estimators.frames import as_array, columns_of, is_missing, is_pandas, with_nan
 from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.mixture_classifier import MixtureClassifier
@@ -72,7 +73,7 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     _: KW_ONLY
     method: str = "mean"
     add_indicator: bool = False
-    random_state: RandomState = None
+    random_state: arguments.RandomState = None
 
     _arguments: ClassVar = {"method": checks.among(("mean", "draw")), "add_indicator": checks.SWITCH}
     _attributes: ClassVar = {"estimator_": DensityEstimator}

@@ -9,19 +9,9 @@ from typing import Any, ClassVar, cast
 from sklearn.utils.metaestimators import available_if
 
 from mixtura import checks
+from mixtura.estimators import arguments
 from mixtura.estimators.density_classifier import DensityClassifier, members_of
-from mixtura.estimators.estimator import (
-    ClassWeight,
-    Components,
-    Device,
-    Estimator,
-    MemoryLimit,
-    PathName,
-    RandomState,
-    check_fitted,
-    fitting,
-    with_constructor,
-)
+from mixtura.estimators.estimator import Estimator, check_fitted, fitting, with_constructor
 from mixtura.estimators.frames import as_array
 from mixtura.estimators.online import classifies_online, update_classifier
 from mixtura.estimators.scikit_learn import classifier_from_sklearn, classifier_to_sklearn
@@ -171,7 +161,7 @@ class MixtureClassifier(DensityClassifier):
     True
     """
 
-    n_components: Components = "auto"
+    n_components: arguments.Components = "auto"
     _: KW_ONLY
     covariance_type: str | Structure = "auto"
     rank: int | str = "auto"
@@ -185,19 +175,19 @@ class MixtureClassifier(DensityClassifier):
     cv: object = 5
     time_budget: float | None = None
     class_prior: object = "empirical"
-    class_weight: ClassWeight = None
+    class_weight: arguments.ClassWeight = None
     unlabeled: object = None
     categorical_features: object = "from_dtype"
     init: object = "kmeans"
     n_init: int = 1
     max_iter: int = 200
     tol: float = 1e-4
-    device: Device = None
-    memory_limit: MemoryLimit = None
+    device: arguments.Device = None
+    memory_limit: arguments.MemoryLimit = None
     warm_start: bool = False
-    random_state: RandomState = None
+    random_state: arguments.RandomState = None
     verbose: int = 0
-    checkpoint: PathName = None
+    checkpoint: arguments.PathName = None
 
     running_: RunningMoments | None = field(default=None, init=False)  # moments of `partial_fit`
     _arguments: ClassVar = {

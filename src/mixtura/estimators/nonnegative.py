@@ -23,12 +23,9 @@ from mixtura import checks
 from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
+from mixtura.estimators import arguments
 from mixtura.estimators.classifiers import ConditionalClassifier
 from mixtura.estimators.estimator import (
-    Device,
-    MemoryLimit,
-    PathName,
-    RandomState,
     candidates_shown,
     check_fitted,
     fitting,
@@ -233,11 +230,11 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     n_init: int = 1
     max_iter: int = 1000
     tol: float = 1e-6
-    device: Device = None
-    memory_limit: MemoryLimit = None
-    random_state: RandomState = None
+    device: arguments.Device = None
+    memory_limit: arguments.MemoryLimit = None
+    random_state: arguments.RandomState = None
     verbose: int = 0
-    checkpoint: PathName = None
+    checkpoint: arguments.PathName = None
 
     mixture_: LogLinearMixture = field(init=False)
     sparsity_: float = field(init=False)
@@ -560,7 +557,7 @@ def keep(model: NonnegativeMixtureClassifier, chosen: Selected[TextTask], result
         )
 
 
-def make_generators(random_state: RandomState) -> tuple[torch.Generator, torch.Generator]:
+def make_generators(random_state: arguments.RandomState) -> tuple[torch.Generator, torch.Generator]:
     """Separate generators, so that initialisation does not depend on the number of held-out rows."""
     seeds = check_random_state(random_state).randint(2**31 - 1, size=2)
     first, second = (torch.Generator().manual_seed(int(seed)) for seed in seeds)
@@ -695,7 +692,7 @@ def _smallest(
 
 
 def make_nonnegative_pipeline(
-    n_basis: int = 100, *, nmf_max_iter: int = 200, random_state: RandomState = None, **options: Any
+    n_basis: int = 100, *, nmf_max_iter: int = 200, random_state: arguments.RandomState = None, **options: Any
 ) -> Pipeline:
     """Create a pipeline of scikit-learn's NMF and a `NonnegativeMixtureClassifier` on its codes.
 

@@ -18,9 +18,10 @@ from mixtura.covariances import COVARIANCES
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Source, locate
 from mixtura.engine.threads import computing
+from mixtura.estimators import arguments
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import ClassWeight, atomic_fit
+from mixtura.estimators.estimator import atomic_fit
 from mixtura.estimators.labels import ClassNumbers, Labels
 from mixtura.estimators.parts import is_streamed
 from mixtura.estimators.rows import read_rows
@@ -261,7 +262,7 @@ def _continue_best(self: DensityEstimator) -> None:
 
 
 def _weigh_classes(
-    class_weight: ClassWeight, weights: Tensor | None, numbers: Tensor, classes: np.ndarray
+    class_weight: arguments.ClassWeight, weights: Tensor | None, numbers: Tensor, classes: np.ndarray
 ) -> Tensor | None:
     if not isinstance(class_weight, dict):
         return weights

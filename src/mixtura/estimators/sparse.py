@@ -19,19 +19,9 @@ from mixtura import checks
 from mixtura.engine.passes import map_parts
 from mixtura.engine.sources import TensorSource
 from mixtura.engine.threads import computing
+from mixtura.estimators import arguments
 from mixtura.estimators.classifiers import ConditionalClassifier
-from mixtura.estimators.estimator import (
-    Components,
-    Device,
-    MemoryLimit,
-    PathName,
-    RandomState,
-    check_fitted,
-    fitting,
-    list_features,
-    recorded,
-    with_constructor,
-)
+from mixtura.estimators.estimator import check_fitted, fitting, list_features, recorded, with_constructor
 from mixtura.estimators.labels import read_labels
 from mixtura.estimators.parts import Data
 from mixtura.estimators.rows import Rows, read_rows
@@ -40,21 +30,10 @@ from mixtura.files.registry import on_device, storable
 from mixtura.inspection.graphs import conditional_graph
 from mixtura.objectives import class_log_joint
 from mixtura.solvers import FitResult, Outcome, best_of, run
-from mixtura.sparse.kernels import (
-    KernelColumns,
-    monomial_names,
-    no_scaling,
-    standard_scaling,
-)
+from mixtura.sparse.kernels import KernelColumns, monomial_names, no_scaling, standard_scaling
 from mixtura.sparse.model import SparseMixture, SparseModel, compact
 from mixtura.sparse.newton import SparseNewton, starting_state
-from mixtura.sparse.problem import (
-    KERNELS,
-    SparseProblem,
-    make_kernel,
-    make_problem,
-    starting_responsibilities,
-)
+from mixtura.sparse.problem import KERNELS, SparseProblem, make_kernel, make_problem, starting_responsibilities
 from mixtura.sparse.relevance import Relevance
 from mixtura.sparse.working_set import WorkingSet, columns_in_use
 from mixtura.values.extents import extents_of, framed
@@ -236,7 +215,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
     True
     """
 
-    n_components: Components = 3
+    n_components: arguments.Components = 3
     _: KW_ONLY
     kernel: str | Callable[..., object] | None = "polynomial"
     degree: int = 2
@@ -248,11 +227,11 @@ class SparseMixtureClassifier(ConditionalClassifier):
     max_iter: int = 5000
     tol: float = 1e-5
     working_set: bool | str = "auto"
-    device: Device = None
-    memory_limit: MemoryLimit = None
-    random_state: RandomState = None
+    device: arguments.Device = None
+    memory_limit: arguments.MemoryLimit = None
+    random_state: arguments.RandomState = None
     verbose: int = 0
-    checkpoint: PathName = None
+    checkpoint: arguments.PathName = None
 
     model_: SparseModel = field(init=False)
     log_evidence_: float = field(init=False)
@@ -627,8 +606,8 @@ class RelevanceVectorClassifier(SparseMixtureClassifier):
     max_iter: int = 5000
     tol: float = 1e-5
     working_set: bool | str = "auto"
-    device: Device = None
-    memory_limit: MemoryLimit = None
-    random_state: RandomState = None
+    device: arguments.Device = None
+    memory_limit: arguments.MemoryLimit = None
+    random_state: arguments.RandomState = None
     verbose: int = 0
-    checkpoint: PathName = None
+    checkpoint: arguments.PathName = None

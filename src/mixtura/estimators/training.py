@@ -28,17 +28,11 @@ from mixtura.covariances import COVARIANCES, Product
 from mixtura.engine.conditionals import map_distances
 from mixtura.engine.sources import BlockSource, TensorSource
 from mixtura.engine.threads import computing
+from mixtura.estimators import arguments
 from mixtura.estimators.categorical import Encoding
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import (
-    ClassWeight,
-    Components,
-    Estimator,
-    RandomState,
-    candidates_shown,
-    recorded,
-)
+from mixtura.estimators.estimator import Estimator, candidates_shown, recorded
 from mixtura.estimators.frames import is_batches, is_dask
 from mixtura.estimators.labels import ClassNumbers, read_labels, weigh_classes, with_groups
 from mixtura.estimators.parts import Data, read_stream
@@ -86,7 +80,7 @@ class Settings:
     this one; `recoded` (numbers in place of categories), `training` and `weight` are those of such a member.
     """
 
-    n_components: Components | list[int]
+    n_components: arguments.Components | list[int]
     covariance_type: str | Structure
     rank: int | str
     objective: Objective
@@ -100,7 +94,7 @@ class Settings:
     max_iter: int = 200
     tol: float = 1e-4
     class_prior: object = "empirical"
-    class_weight: ClassWeight = None
+    class_weight: arguments.ClassWeight = None
     unlabeled: object = None
     warp: str | Transform | None = None
     temperature: float = 1.0
@@ -487,7 +481,7 @@ def continues(estimator: DensityEstimator) -> bool:
     return bool(estimator.warm_start) and "mixture_" in vars(estimator)
 
 
-def make_generator(random_state: RandomState) -> torch.Generator:
+def make_generator(random_state: arguments.RandomState) -> torch.Generator:
     """A random number generator of torch from an argument `random_state`."""
     seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
     return torch.Generator().manual_seed(seed)
@@ -562,7 +556,7 @@ def warn_of_few_rows(classes: Sequence[Hashable], wanted: Sequence[int], availab
 
 def warn_of_wide_samples(structure: Structure, n_samples: int | None, n_features: int) -> None:
     """Warn of covariance matrices that are large, and that the samples determine poorly."""
-    if structure.is_unrestricted and n_features >= WIDE and n_samples is not None and n_samples < n_features:
+    if n_features >= WIDE and n_samples is not None and n_samples < n_features and structure.is_unrestricted:
         checks.warn(
             f"{n_samples} samples are few for covariance matrices of {n_features} x {n_features} numbers, which take "
             "much time and memory. covariance_type='low_rank' needs a fraction of both, and is often more accurate.",
@@ -575,6 +569,5 @@ def warn_of_repairs(repairs: tuple[str, ...]) -> None:
     if repairs:
         text = repairs[0][0].upper() + repairs[0][1:]
         checks.warn(
-            f"{text}. Use prior='default', fewer components, or a simpler covariance_type.",
-            checks.RepairWarning,
+            f"{text}. Use prior='default', fewer components, or a simpler covariance_type.", checks.RepairWarning
         )

@@ -116,7 +116,7 @@ class LargeMarginSoftmax(nn.Module):
         self.n_features = checks.count("n_features", n_features)
         self.n_classes = checks.count("n_classes", n_classes, 2)
         self.margin = checks.count("margin", margin)
-        self.decay = checks.fraction("decay", decay)
+        self.decay = float(checks.require("decay", decay, checks.FRACTION))
         self.smallest_blend = checks.non_negative("smallest_blend", smallest_blend)
         self.weight = nn.Parameter(torch.empty(n_classes, n_features))
         bound = 1 / math.sqrt(n_features)
