@@ -21,7 +21,6 @@ from mixtura.selection.closed_forms import (
     ClassScatters,
     ShrinkagePath,
     Spectrum,
-    score_full,
     score_tied,
     shrinkage_units,
 )
@@ -172,7 +171,7 @@ class TestPath:
         common = 20 * np.log(2 * np.pi) + float(scales[varies].log().sum() + description.within[7].log() / 2)
         tied = score_tied(classes, given, (0.5, 20.0))
         kappa = np.inf if target == "expected" else 20.0
-        full = score_full(classes, given, kappa, (3.0, 100.0))
+        full = classes.full(given, kappa, (3.0, 100.0))
         path = ShrinkagePath(parts[0], Full(), *parts[1:], [], target)
         fits = [
             *(("tied", path.tied_prior(strength)) for strength in (0.5, 20.0)),

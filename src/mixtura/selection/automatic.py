@@ -125,14 +125,14 @@ def _by_default(cv: object) -> bool:
     return isinstance(cv, int) and cv == DEFAULT_FOLDS
 
 
-def _from_moments(task: Task, structure: Structure, comparison: Comparison, prior: PriorChoice) -> tuple[Task, Mixture]:
-    """One Gaussian per class, from the moments of all samples if these are complete, and the task with its prior."""
+def _from_moments(task: Task, structure: Structure, comparison: Comparison, prior: PriorChoice) -> Task:
+    """The task that starts from one Gaussian per class, by the moments of all samples if these are complete."""
     known, moments, sums = task.description, comparison.moments, comparison.sums
     if known.n_missing or known.unlabeled_weight or not task.structure.is_gaussian:
         task = replace(task, prior=make_prior(prior, known, task.n_components))
         clusters = cluster_classes(known, task.n_components, "kmeans", task.generator)
         problem = replace(task, objective=Joint(), class_prior=None).problem
-        return task, first_update(mixture_of(clusters, structure, known), clusters.assigned, problem)
+        return task.from_fit(first_update(mixture_of(clusters, structure, known), clusters.assigned, problem))
     if sums is not None:
         scatter = sums[2]
     else:
@@ -141,8 +141,10 @@ def _from_moments(task: Task, structure: Structure, comparison: Comparison, prio
     task = replace(task, description=replace(known, scatter=scatter))
     task = replace(task, prior=make_prior(prior, task.description, task.n_components))
     if moments is None or structure.shares_across_classes:
-        return task, tied_mixture(known.class_weights, known.class_means, scatter, structure, task.problem)
-    return task, mixture_of_moments(moments, structure, task.problem)
+        fit = tied_mixture(known.class_weights, known.class_means, scatter, structure, task.problem)
+    else:
+        fit = mixture_of_moments(moments, structure, task.problem)
+    return task.from_fit(fit)
 
 
 def _fit_of(task: Task, fit: CandidateFit) -> FitResult | None:
@@ -296,29 +298,29 @@ class AutomaticSearch:
             most = min(most, MOST_OUTSIDE)
         pool, temperature = select_trials(comparison, search.trials, most)
         chosen, members = pool[0], distinct(pool)
-        choices = [self._with_choice(task, member.fit, comparison) for member in members]
+        tasks = [self._with_choice(task, member.fit, comparison) for member in members]
         comparison.moments = comparison.sums = None
         counts = [sum(other is member for other in pool) for member in members]
-        choices = [(replace(own, weight=n / counts[0]), start) for (own, start), n in zip(choices, counts, strict=True)]
+        tasks = [replace(own, weight=n / counts[0]) for own, n in zip(tasks, counts, strict=True)]
         if task.missingness is not None:
             if len(members) > 1:
                 posteriors = comparison.log_posteriors(comparison.mean_posteriors(pool), temperature)
             else:
-                posteriors = comparison.log_posteriors(chosen.fit.scores, choices[0][0].temperature)
+                posteriors = comparison.log_posteriors(chosen.fit.scores, tasks[0].temperature)
             missingness = choose_missingness(comparison, posteriors, task.missingness, self.informative)
-            choices = [(replace(own, missingness=missingness), start) for own, start in choices]
+            tasks = [replace(own, missingness=missingness) for own in tasks]
         results = tuple(
-            own.interrupted(start) if search.interrupted else _fit_of(own, member.fit)
-            for (own, start), member in zip(choices, members, strict=True)
+            own.interrupted() if search.interrupted else _fit_of(own, member.fit)
+            for own, member in zip(tasks, members, strict=True)
         )
         estimate = None
         if not search.interrupted and task.objective.own_class_only:  # otherwise the model is not what was compared
             given = None if self.takes_temperature else task.temperature
             estimate = estimate_selection(comparison, search.trials, most, given, self.informative, began + budget)
         folds = comparison.folds(chosen.fit) if estimate is not None and not whole else ()  # one more fit as large
-        tasks, table = tuple(own for own, _ in choices), replace(search.table(*members), estimate=estimate)
+        table = replace(search.table(*members), estimate=estimate)
         temperature = temperature if self.takes_temperature else 1.0
-        return Selected(tasks, table, results, average_temperature=temperature, folds=folds)
+        return Selected(tuple(tasks), table, results, average_temperature=temperature, folds=folds)
 
     def _try_numbers(self, comparison: Comparison, search: Search[CandidateFit]) -> None:
         """Try candidates with numbers in place of categories."""
@@ -337,7 +339,7 @@ class AutomaticSearch:
             given = self.covariance_type
             return {given if isinstance(given, str) else task.structure.name: task.em_structure}
         size, whole = task.n_numeric, task.structure
-        many = size > LARGEST_DENSE and not isinstance(whole, Product)
+        many = size > LARGEST_DENSE and whole.is_gaussian
         names = ("full", "tied", "diag", "low_rank") if many else ("full", "tied", "diag")
         inner = {name: COVARIANCES[name](checks.rank(self.rank, size)) for name in names}
         if not isinstance(whole, Product):
@@ -351,8 +353,8 @@ class AutomaticSearch:
         rank = checks.rank(self.rank, task.n_numeric)
         return [(name, COVARIANCES[name](rank), level) for name, level in LARGER]
 
-    def _with_choice(self, task: Task, fit: CandidateFit, comparison: Comparison) -> tuple[Task, Mixture]:
-        """The task with the selected settings, and a fit with them, from which it starts.
+    def _with_choice(self, task: Task, fit: CandidateFit, comparison: Comparison) -> Task:
+        """The task with the selected settings, which starts from a fit with them.
 
         That is the fit to the first fold; the first update of a closed form is the maximum, and training ends with it.
         """
@@ -363,12 +365,11 @@ class AutomaticSearch:
         structure = choice.structure if is_auto(self.covariance_type) else task.structure
         task = replace(task, structure=structure, training=choice.training)
         if fit.mixture is None:
-            task, start = _from_moments(task, choice.structure, comparison, choice.prior)
+            task = _from_moments(task, choice.structure, comparison, choice.prior)
         else:
             task = replace(task, prior=make_prior(choice.prior, task.description, task.n_components))
-            start = fit.mixture
-        task = task.from_fit(start)
+            task = task.from_fit(fit.mixture)
         check_start(task)
         if self.takes_temperature and is_joint:
             task = replace(task, temperature=fit.temperature, label_noise=comparison.noise)
-        return task, start
+        return task

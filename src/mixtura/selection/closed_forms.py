@@ -85,6 +85,30 @@ class ClassScatters:
         """The spectrum of the sum of the scatters."""
         return Spectrum.of(self.deviations)
 
+    def full(self, rows: Tensor, tied: float, strengths: Sequence[float]) -> list[Tensor]:
+        """Log joints (n, C) of rows with the covariances (S_c + nu P) / (n_c + nu), for every nu.
+
+        P is the tied covariance of kappa = `tied`; the target itself if that is infinite. In coordinates in which P is
+        the identity, one decomposition of each class serves every nu.
+        """
+        pooled, count, size = self.pooled, float(self.counts.sum()), rows.shape[1]
+        target, whiten = torch.zeros_like(self.counts[0]), lambda vectors: vectors
+        if tied < math.inf:
+            target = pooled.log_determinant(tied) - size * math.log(count + tied)  # log |P|
+            whiten = partial(pooled.whiten, strength=tied, count=count)
+        white, means, by_class = whiten(rows), whiten(self.means), []
+        for c, mean in enumerate(means):
+            check_time()
+            own = Spectrum.of(whiten(self.deviations[self.labels == c]))
+            distances = own.distances(white, mean.unsqueeze(0), strengths)
+            of_strengths = []
+            for strength, each in zip(strengths, distances, strict=True):
+                divisor = float(self.counts[c]) + strength
+                log_determinant = target + own.log_determinant(strength) - size * math.log(divisor)
+                of_strengths.append(_log_joint(self.counts, slice(c, c + 1), log_determinant, divisor * each))
+            by_class.append(of_strengths)
+        return [torch.cat(scores, 1) for scores in zip(*by_class, strict=True)]
+
 
 @dataclass(frozen=True)
 class ClassMatrices:
@@ -126,7 +150,7 @@ class ClassMatrices:
         return Spectrum(values.clamp_min(0), axes)
 
     def full(self, rows: Tensor, tied: float, strengths: Sequence[float]) -> list[Tensor]:
-        """As `score_full`, by factors of the covariances."""
+        """As of `ClassScatters`, by factors of the covariances."""
         scatters = self.scatters
         assert scatters is not None
         pooled, count, (n_classes, size) = self.pooled, float(self.counts.sum()), self.means.shape
@@ -221,35 +245,6 @@ def score_tied(classes: ClassScatters | ClassMatrices, rows: Tensor, strengths: 
     return scores
 
 
-def score_full(
-    classes: ClassScatters | ClassMatrices, rows: Tensor, tied: float, strengths: Sequence[float]
-) -> list[Tensor]:
-    """Log joints (n, C) of rows with the covariances (S_c + nu P) / (n_c + nu), for every nu.
-
-    P is the tied covariance of kappa = `tied`; the target itself if that is infinite. In coordinates in which P is the
-    identity, one decomposition of each class serves every nu.
-    """
-    if isinstance(classes, ClassMatrices):
-        return classes.full(rows, tied, strengths)
-    pooled, count, size = classes.pooled, float(classes.counts.sum()), rows.shape[1]
-    target, whiten = torch.zeros_like(classes.counts[0]), lambda vectors: vectors
-    if tied < math.inf:
-        target = pooled.log_determinant(tied) - size * math.log(count + tied)  # log |P|
-        whiten = partial(pooled.whiten, strength=tied, count=count)
-    white, means, by_class = whiten(rows), whiten(classes.means), []
-    for c, mean in enumerate(means):
-        check_time()
-        own = Spectrum.of(whiten(classes.deviations[classes.labels == c]))
-        distances = own.distances(white, mean.unsqueeze(0), strengths)
-        of_strengths = []
-        for strength, each in zip(strengths, distances, strict=True):
-            divisor = float(classes.counts[c]) + strength
-            log_determinant = target + own.log_determinant(strength) - size * math.log(divisor)
-            of_strengths.append(_log_joint(classes.counts, slice(c, c + 1), log_determinant, divisor * each))
-        by_class.append(of_strengths)
-    return [torch.cat(scores, 1) for scores in zip(*by_class, strict=True)]
-
-
 class ShrinkagePath:
     """Held-out scores of one Gaussian per class, for all strengths of shrinkage to one target.
 
@@ -315,7 +310,7 @@ class ShrinkagePath:
 
     def full(self, tied: float, strengths: Sequence[float]) -> list[Tensor]:
         """The same for covariances of the classes, which are shrunk towards tied ones."""
-        return self._together([score_full(classes, rows, tied, strengths) for classes, rows in self._parts])
+        return self._together([classes.full(rows, tied, strengths) for classes, rows in self._parts])
 
     def tied_prior(self, strength: float) -> Shrinkage:
         """The prior of tied covariances with this strength."""

@@ -101,7 +101,7 @@ class ComponentSearch:
         counts = [count]
         prior = make_prior(prior, task.description, counts)
         task = replace(task, n_components=counts, prior=prior, solver=EM(strict=prior is None)).from_fit(best.fit)
-        results = (task.interrupted(best.fit),) if search.interrupted else ()
+        results = (task.interrupted(),) if search.interrupted else ()
         folds = () if search.interrupted else path.folds(best)
         return Selected((task,), search.table(best), results, folds=folds)
 

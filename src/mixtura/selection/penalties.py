@@ -441,7 +441,7 @@ class PenaltySearch:
         attributes: dict[str, object] = {"validation_scores_": []}
         if self.known is None:
             attributes |= {"growth_": tuple(growth), "prior_": setting.prior, "tradeoff_": setting.tradeoff}
-        results = (task.interrupted(fits[0][0]),) if climb is not None and climb.search.interrupted else ()
+        results = (task.from_fit(fits[0][0]).interrupted(),) if climb is not None and climb.search.interrupted else ()
         folds = [(fit, fold.held_out) for (fit, _, _), fold in zip(fits, climb.folds if climb else (), strict=False)]
         return Selected((task,), table, results, partial(self._train, setting, growth), attributes, folds=folds)
 

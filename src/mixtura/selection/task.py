@@ -186,9 +186,10 @@ class Task:
         counts = [min(n, len(rows)) for n, (rows, _) in zip(self.n_components, description.samples, strict=False)]
         return replace(self, source=source, description=description, n_components=counts, start=None)
 
-    def interrupted(self, mixture: Mixture) -> FitResult:
+    def interrupted(self) -> FitResult:
         """The result of a search that Ctrl-C interrupted: its best model."""
-        return FitResult(self.convert(self._with_class_prior(mixture)), Outcome.INTERRUPTED, ())
+        assert self.start is not None
+        return FitResult(self.convert(self.start), Outcome.INTERRUPTED, ())
 
     def _with_class_prior(self, mixture: Mixture) -> Mixture:
         return mixture if self.class_prior is None else mixture.with_class_prior(self.class_prior)
