@@ -1,4 +1,4 @@
-"""python -m benchmarks.gpu [PART ...] [--out FILE]: passes of EM and whole fits on a GPU, float32 rows.
+"""python -m benchmarks.gpu [PART ...] [--out FILE] [--code COMMIT]: passes of EM and whole fits on a GPU, float32 rows.
 
 Parts: `passes`, `fits`. Those that are not measured are kept as they are.
 """
@@ -42,7 +42,8 @@ EXPLANATION = (
     '"Writing" fills an array of the size of the answers of predict_proba. '
     "Scratch is the memory that a pass allocates beyond the rows. Times are medians. The mixture has had three "
     'iterations from means that are random samples, or, in "known centres", from those by which the rows were drawn: '
-    "a random start of 1024 components leaves some with a single sample, whose passes are computed in float64."
+    "a random start of 1024 components leaves some with a single sample, whose passes are computed in float64, as are "
+    "probabilities with an error of 3e-8."
 )
 RESULTS = Path(__file__).parent / "results"
 # covariance type, rows, features, components, milliseconds that a pass may take at most, whether centres are known
@@ -149,16 +150,17 @@ def measure(kind: str, n_rows: int, size: int, n_components: int, limit: float, 
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     buffers = Buffers()  # kept from pass to pass, as in a fit
-    ours = median_ms(lambda: summarise(mixture, source, Marginal(), frame, buffers=buffers))
+    marginal, conditional = Marginal(), Conditional()  # as in a fit, whose passes over few rows are recorded
+    ours = median_ms(lambda: summarise(mixture, source, marginal, frame, buffers=buffers))
     peak = (torch.cuda.max_memory_allocated() - before) / 2**20
     part, exact = (TensorSource(rows[:COMPARED].to(dtype)) for dtype in (torch.float32, torch.float64))
     with plain_torch():
-        unfused = median_ms(lambda: summarise(mixture, source, Marginal(), frame, buffers=buffers), 5)
+        unfused = median_ms(lambda: summarise(mixture, source, marginal, frame, buffers=buffers), 5)
         reference = summarise(mixture, exact, Marginal(), frame)
     classes = torch.arange(n_components, device=mixture.means.device) * 2 // n_components
     two = Mixture(mixture.log_weights, mixture.means, mixture.covariance, classes)
     labels = TensorSource(rows, torch.arange(n_rows, device="cuda") % 2)
-    signed = median_ms(lambda: summarise(two, labels, Conditional(), frame, buffers=buffers))
+    signed = median_ms(lambda: summarise(two, labels, conditional, frame, buffers=buffers))
     answers = model.predict_proba(rows)
     writing = median_ms(partial(answers.fill_, 0.0), 5)
     del answers
@@ -257,12 +259,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=("passes", "fits"), default=["passes", "fits"])
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json")
+    parser.add_argument("--code", help="the commit, where git does not know it")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # fits of few iterations do not converge
     torch.zeros(1, device="cuda")
     known = options.out if options.out.exists() else RESULTS / "gpu.json"
     results = json.loads(known.read_text("utf-8"))
-    results["machine"] = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, mixtura {mixtura.__version__}"
+    if options.code is None:
+        from benchmarks.defaults import version
+
+        options.code = version()
+    machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, mixtura {mixtura.__version__}"
+    results["machines"] |= dict.fromkeys(options.parts, f"{machine}, code {options.code}")
     if "passes" in options.parts:
         results["passes"] = []
         for workload in WORKLOADS:
@@ -277,13 +285,14 @@ def main() -> None:
 
 def write(results: dict, out: Path) -> None:
     out.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", "utf-8")
-    out.with_suffix(".md").write_text(table(results["machine"], results["passes"], results["fits"]), "utf-8")
+    out.with_suffix(".md").write_text(table(results), "utf-8")
 
 
-def table(machine: str, passes: list[dict], whole: list[dict]) -> str:
+def table(results: dict) -> str:
+    machines, passes, whole = results["machines"], results["passes"], results["fits"]
     names = list(passes[0])
     lines = [
-        "# Passes of EM on a GPU, float32 rows, milliseconds", "", f"{machine}. {EXPLANATION}",
+        "# Passes of EM on a GPU, float32 rows, milliseconds", "", f"{machines['passes']}. {EXPLANATION}",
         "", "| " + " | ".join(names) + " |", "|" + "---|" * len(names),
     ]  # fmt: skip
     form = {"error": "{:.0e}", "error of probabilities": "{:.0e}", "workload": "{}", "scratch MB": "{:.0f}"}
@@ -292,6 +301,8 @@ def table(machine: str, passes: list[dict], whole: list[dict]) -> str:
     lines += [
         "",
         "## Whole fits, starts included, seconds",
+        "",
+        f"{machines['fits']}.",
         "",
         f"| fit | GPU | CPU, {CPU_THREADS} threads |",
         "|---|---|---|",

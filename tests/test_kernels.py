@@ -1,11 +1,15 @@
 """The fused GPU kernels against plain torch: on a card with `--device cuda`, elsewhere in Triton's interpreter."""
 
+import copy
+import functools
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from cases import assert_same_mixture
+from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.covariances import COVARIANCES
 from mixtura.engine import fused as fused_module
 from mixtura.engine import passes, tuning
@@ -244,7 +248,7 @@ def as_on_a_gpu(monkeypatch):
 
     def homogeneous(*args):
         evaluator = evaluator_for(*args)
-        evaluator.homogeneous = True
+        evaluator.homogeneous = not evaluator.exact
         return evaluator
 
     monkeypatch.setattr(passes, "evaluator_for", homogeneous)
@@ -259,12 +263,32 @@ class Replayed:
         self.replay = run
 
 
+class Stale:
+    """A recording that does not read its coefficients again."""
+
+    def __init__(self, run, device):
+        self.replay = functools.partial(copy.deepcopy, run())
+
+
+def noted(monkeypatch, record):
+    """One for each recording that is made, and one for each replay."""
+    recordings, replayed = [], []
+
+    def noting(*args):
+        recording = record(*args)
+        recordings.append(1)
+        replay = recording.replay
+        recording.replay = lambda: replayed.append(1) or replay()
+        return recording
+
+    monkeypatch.setattr(passes, "Recording", noting)
+    return recordings, replayed
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_passes_over_the_same_rows_are_recorded(generator, monkeypatch, objective):
     """From the eighth on a pass is a replay with its own coefficients; other rows or classes begin again."""
-    recorded = []
-    record = Recording if generator.device.type == "cuda" else Replayed
-    monkeypatch.setattr(passes, "Recording", lambda *args: recorded.append(1) or record(*args))
+    recorded, replayed = noted(monkeypatch, Recording if generator.device.type == "cuda" else Replayed)
     as_on_a_gpu(monkeypatch)
     rows, labels = 2.5 * draw(generator, 90, 4), torch.arange(90, device=generator.device) % 3 - 1
     source, first, buffers = TensorSource(rows, labels), mixture_of(generator, "full").to("cpu"), Buffers()
@@ -283,6 +307,43 @@ def test_passes_over_the_same_rows_are_recorded(generator, monkeypatch, objectiv
         for part, other in zip(actual.about(means).tensors(), expected.about(means).tensors(), strict=True):
             torch.testing.assert_close(part, other, rtol=1e-12, atol=1e-12)
     assert n_recorded == [0] * 7 + [1] * 12 + [2] * 3
+    assert len(replayed) == 5
+
+
+FITS = {
+    "full": (GaussianMixture(3), False, False),
+    "diag": (GaussianMixture(3, covariance_type="diag"), False, False),
+    "full, weights": (GaussianMixture(3), False, True),
+    "diag, weights": (GaussianMixture(3, covariance_type="diag"), False, True),
+    "joint": (MixtureClassifier(2, prior=None), True, False),
+    "conditional": (MixtureClassifier(2, objective="conditional", covariance_type="diag"), True, False),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("record", [Replayed, Stale])
+@pytest.mark.parametrize("name", FITS)
+def test_a_fit_by_recorded_passes(generator, monkeypatch, name, record):
+    """It has the parameters of one without; a recording whose first new sums are wrong is not used again."""
+    if generator.device.type == "cuda":
+        pytest.skip("test_gpu.py compares fits by real recordings")
+    estimator, labeled, weighted = FITS[name]
+    rows, labels = draw(generator, 150, 4), torch.arange(150) % 3
+    rows += 2 * draw(generator, 3, 4)[labels]
+    given = (rows, labels % 2) if labeled else (rows,)
+    weights = {"sample_weight": draw(generator, 150).square()} if weighted else {}
+    settings = {**estimator.get_params(), "tol": 0.0, "max_iter": 16, "random_state": 0}
+    expected = type(estimator)(**settings).fit(*given, **weights).mixture_
+    recordings, replayed = noted(monkeypatch, record)
+    as_on_a_gpu(monkeypatch)
+    actual = type(estimator)(**settings).fit(*given, **weights)
+    assert len(actual.history_) >= 15
+    assert len(recordings) == (2 if name == "conditional" else 1)  # beside the start of discriminative training
+    if record is Stale:
+        assert len(replayed) == 2 * len(recordings)
+    else:
+        assert len(replayed) >= len(actual.history_) - 7
+    assert_same_mixture(actual.mixture_, expected, 1e-8)
 
 
 @pytest.mark.parametrize("why", ["missing", "soft labels", "large", "another objective"])

@@ -153,6 +153,11 @@ class Evaluator:
         """The log weights as a column, (K, 1)."""
         return self.mixture.log_weights.to(self.dtype).unsqueeze(-1)
 
+    @cached_property
+    def _pairs(self) -> tuple[Tensor, Tensor]:
+        """i and j of each product of two features, kept for a recording that reads them."""
+        return triangle(self.n_features, self.device)[:2]
+
     @property
     def n_shared(self) -> int:
         """Number of shared features that are computed for a row."""
@@ -273,7 +278,7 @@ class Evaluator:
     def read_from(self, weights: Tensor) -> None:
         """Read homogeneous weights (K, Q) from here in all operations that follow."""
         self._homogeneous = weights
-        _ = self.class_of
+        _ = self.class_of, self._pairs
 
     def _homogeneous_phi(self, rows: Tensor, buffers: Buffers) -> Tensor:
         """The shared features of rows about the centre, then a one, then zeros, (Q, n)."""
@@ -288,8 +293,7 @@ class Evaluator:
         torch.sub(rows.T, self.centre.unsqueeze(-1), out=phi[:size])
         kernels, shared = kernels_for(phi), self.coefficients.shared
         if kernels is not None and shared is QUADRATICS:
-            first, second, _ = triangle(size, rows.device)
-            kernels.products(phi[:size], first, second, phi[size:n_columns])
+            kernels.products(phi[:size], *self._pairs, phi[size:n_columns])
         elif shared is not None:
             for target, left, right in shared.factors(phi[:size], phi[size:n_columns]):
                 torch.mul(left, right, out=target)

@@ -1,7 +1,8 @@
 """Operations on a GPU that are recorded and then launched together, as one graph.
 
 A launch takes longer than the work of a pass over few rows. A graph reads and writes at fixed addresses, so that it
-serves the passes of one fit, over the same rows.
+serves the passes of one fit, over the same rows. The first replay with other coefficients than those of the recording
+is compared with an ordinary pass.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Passes and posteriors in one kernel, for scores of values and their squares: diagonal and spherical covariances.
 
 The kernel keeps coefficients, scores and sums on the chip, so that a pass reads only the rows: 10 million rows of 32
-features with 64 components take 2.4 ms on an H200, and 6.5 ms by the kernels for pairs of values.
+features with 64 components take 2.4 to 2.9 ms on an H200, and 6.5 ms by the kernels for pairs of values. Posteriors
+take 1.9 ms, and 4.2.
 """
 
 # pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportOperatorIssue=false
@@ -30,7 +31,9 @@ from mixtura.numerics.kernels.split import (
 
 # The largest padded sizes for which the kernel keeps all coefficients and sums in registers.
 MOST_SQUARES = (64, 32)  # components, features
-TILE = 64  # rows of one step
+# Rows of one step. Posteriors as above take 1.9 ms with four warps and 16 steps of a program, 2.0 with 4 steps, 3.0
+# with one, 4.3 with eight warps; with 32 rows and 16 steps 2.3, with 128 rows and 4 steps 2.3.
+TILE = 64
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_features", "own_weight", "weight"])
