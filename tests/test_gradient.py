@@ -37,8 +37,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 SETTINGS = {part.name for part in fields(Gradient)}
 HYBRID = Hybrid(0.3, Margin(4.0), 0.6)
-OBJECTIVES = {"joint": Joint(), "conditional": Conditional(), "margin": Margin(3.0), "hybrid": HYBRID}
-every_objective = pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
+TRAINED = {"joint": Joint(), "conditional": Conditional(), "margin": Margin(3.0), "hybrid": HYBRID}
+trained_objectives = pytest.mark.parametrize("objective", TRAINED.values(), ids=TRAINED)
 gradient_kinds = pytest.mark.parametrize("name", ["some_labels", "soft_labels", "all_hard"])
 
 
@@ -57,7 +57,7 @@ def gradient_and_value(training) -> tuple[dict, float]:
 
 
 @every_covariance
-@every_objective
+@trained_objectives
 @gradient_kinds
 def test_a_pass_over_all_rows_gives_the_same_gradient(case, objective, name, rng, device):
     """L-BFGS on a GPU takes it from the moments of one pass."""
@@ -102,7 +102,7 @@ def test_gradients_are_central_differences_of_the_slow_objective(case, name, rng
 
 
 @every_covariance
-@every_objective
+@trained_objectives
 def test_moments_give_the_gradient_of_the_products(case, objective, rng, device):
     data = random_data(KINDS["some_labels"], rng)
     training = training_of(random_mixture(case, rng, device), data, device, objective=objective)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 import mixtura
 from mixtura import MixtureClassifier
@@ -53,6 +54,20 @@ class StochasticEM:
 
     def result(self, state):
         return state[0]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_is_reached_by_name(name, ripley):
+    """The model is that of the object, for all that are registered."""
+    X, y = ripley
+    options = {"max_iter": 5, "tol": 0.0, "random_state": 0}
+    with pytest.warns(ConvergenceWarning):
+        by_name = MixtureClassifier(1, objective=name, **options).fit(X, y)
+    with pytest.warns(ConvergenceWarning):
+        as_object = MixtureClassifier(1, objective=OBJECTIVES[name], **options).fit(X, y)
+    probabilities = by_name.predict_proba(X)
+    np.testing.assert_array_equal(probabilities, as_object.predict_proba(X))
+    np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-12)
 
 
 @pytest.mark.parametrize("by_name", [True, False])
