@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mixtura import checks
 from mixtura.engine.passes import map_parts
-from mixtura.engine.sources import TensorSource
+from mixtura.engine.sources import TensorSource, present
 from mixtura.engine.threads import computing
 from mixtura.estimators import arguments
 from mixtura.estimators.classifiers import ConditionalClassifier
@@ -415,37 +415,31 @@ def read(model: SparseMixtureClassifier, X: object, y: object, sample_weight: ob
             f"Precomputed kernel matrix is not square: with kernel='precomputed' X must hold the kernel of every pair "
             f"of samples; got shape {tuple(values.shape)}. Pass a square matrix, or choose another kernel."
         )
-    source = TensorSource(values, numbers, weights=weights)
-    return Data(source, labels.classes, rows=rows, labels=replace(labels, numbers=numbers), weights=weights)
+    return Data(TensorSource(values, numbers, weights=weights), labels.classes, rows=rows)
 
 
 def pose_problem(model: SparseMixtureClassifier, data: Data) -> SparseProblem:
     """The problem: candidates for basis functions of scaled samples, and numbers of components."""
-    assert data.rows is not None
-    assert data.labels is not None
-    assert data.labels.numbers is not None
-    rows, numbers, classes = data.rows, data.labels.numbers, data.labels.classes
-    values, weights = _tensor(rows).to(rows.device), data.weights
-    present = torch.ones(len(values), dtype=torch.bool) if weights is None else weights.cpu() > 0
-    seen = values if weights is None else values[present.to(values.device)]
-    scaling = no_scaling(values.shape[1], values.device)
+    block, classes = next(iter(data.source.blocks())), data.classes
+    assert classes is not None
+    assert block.labels is not None
+    seen = present(block)
+    assert seen.labels is not None
+    scaling = no_scaling(data.source.n_features, data.source.device)
     if model.kernel != "precomputed":
-        extents = extents_of(seen)
+        extents = extents_of(seen.rows)
         frame = framed(extents.low, extents.high)
         checks.squareable(model, frame.centre, frame.radii)
         if model.scaling:
-            counts = (
-                torch.ones(len(seen), dtype=torch.float64) if weights is None else weights[present.to(weights.device)]
-            )
-            scaling = standard_scaling(seen, counts.to(values.device))
+            ones = torch.ones(len(seen.rows), dtype=torch.float64)
+            scaling = standard_scaling(seen.rows, (ones if seen.weights is None else seen.weights).to(seen.rows.device))
     wanted = checks.components_per_class(model.n_components, classes.tolist())
-    known = numbers[present]
-    available = torch.bincount(known[known >= 0], minlength=len(classes)).tolist()
+    available = torch.bincount(seen.labels, minlength=len(classes)).tolist()
     warn_of_few_rows(classes.tolist(), wanted, available)
     problem = make_problem(
-        values,
-        numbers,
-        weights,
+        block.rows,
+        block.labels,
+        block.weights,
         classes,
         scaling,
         make_kernel(model.kernel, model.degree, model.gamma, model.coef0),
@@ -470,11 +464,7 @@ def train(model: SparseMixtureClassifier, problem: SparseProblem, solver: Sparse
 
     Several components per class are kept if their evidence is LOG_ODDS larger.
     """
-    several, generator, max_iter = (
-        max(problem.n_components) > 1,
-        make_generator(model.random_state),
-        int(model.max_iter),
-    )
+    several, generator, max_iter = max(problem.n_components) > 1, make_generator(model.random_state), model.max_iter
     best = best_of(int(model.n_init) if several else 1, lambda: fit_once(problem, solver, generator, max_iter))
     trial = several and evidence_settings(model.evidence)["component_trials"]
     if not trial or best.outcome is Outcome.INTERRUPTED:

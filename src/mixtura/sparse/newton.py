@@ -249,18 +249,17 @@ def with_pairs(mixture: SparseMixture, kept: Tensor) -> SparseMixture:
 
 def without_components(state: State, gone: Tensor, evidence: Evidence) -> State:
     """Remove components; their responsibilities go to the other components of the class."""
-    mixture = with_pairs(state.mixture, ~gone[state.mixture.components])
-    numbers = (~gone).cumsum(0) - 1
-    class_of = mixture.class_of[~gone]
-    mixture = replace(
-        mixture,
-        components=numbers[mixture.components],
-        class_of=class_of,
-        log_weights=normalised(mixture.log_weights[~gone], class_of),
-    )
-    responsibilities = state.responsibilities[~gone]
-    left = _own(evidence.labels, class_of) * (responsibilities + 1e-300)
+    class_of = state.mixture.class_of[~gone]
+    mixture = with_components(state.mixture, ~gone, normalised(state.mixture.log_weights[~gone], class_of))
+    left = _own(evidence.labels, class_of) * (state.responsibilities[~gone] + 1e-300)
     return replace(state, mixture=mixture, responsibilities=left / left.sum(0))
+
+
+def with_components(mixture: SparseMixture, kept: Tensor, log_weights: Tensor) -> SparseMixture:
+    """Some of the components, with these log weights."""
+    smaller, numbers = with_pairs(mixture, kept[mixture.components]), kept.cumsum(0) - 1
+    components, class_of = numbers[smaller.components], mixture.class_of[kept]
+    return replace(smaller, components=components, class_of=class_of, log_weights=log_weights)
 
 
 def normalised(log_weights: Tensor, class_of: Tensor) -> Tensor:
@@ -303,15 +302,9 @@ def merge_components(state: State, target: Tensor) -> State:
         return state
     while not torch.equal(target, target[target]):
         target = target[target]
-    mixture = with_pairs(state.mixture, stays[state.mixture.components])
-    numbers = stays.cumsum(0) - 1
-    weights = mixture.log_weights.new_zeros(len(target)).index_add_(0, target, mixture.log_weights.exp())
-    mixture = replace(
-        mixture,
-        components=numbers[mixture.components],
-        class_of=mixture.class_of[stays],
-        log_weights=weights[stays].log(),
-    )
+    log_weights = state.mixture.log_weights
+    weights = log_weights.new_zeros(len(target)).index_add_(0, target, log_weights.exp())
+    mixture = with_components(state.mixture, stays, weights[stays].log())
     responsibilities = torch.zeros_like(state.responsibilities).index_add_(0, target, state.responsibilities)
     return replace(state, mixture=mixture, responsibilities=responsibilities[stays])
 

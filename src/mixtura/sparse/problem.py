@@ -99,10 +99,10 @@ def make_problem(
 ) -> SparseProblem:
     """The problem of scaled rows with positive weights."""
     weights = torch.ones(len(values), dtype=torch.float64) if weights is None else weights
-    present = ((weights > 0) & (numbers >= 0)).nonzero()[:, 0]
+    present = (weights > 0).nonzero()[:, 0]
     weights, labels = weights[present].to(values.device), numbers[present].to(values.device)
-    rows = scaling(values)[present.to(values.device)]
-    unscaled = values[present.to(values.device)]
+    present = present.to(values.device)
+    rows, unscaled, constant = scaling(values)[present], values[present], present.new_tensor([-1])
     n_live = sum(n_components) - 1
     evidence, precisions = Evidence(rows.new_zeros(0, len(rows)), None, labels, weights), None
     if primal_degree is not None:
@@ -115,13 +115,13 @@ def make_problem(
         else:
             evidence = replace(evidence, features=columns.T.contiguous())
     elif kernel is None:
-        rows = rows[:, present.to(rows.device)]
+        rows = rows[:, present]
         checks.bounded_features(rows, rows, rows)
         factor = gram_factor(rows)
         ones = factor.new_ones(len(factor), 1)
         maps = torch.block_diag(ones[:1], factor)
         evidence = replace(evidence, features=torch.cat((ones, factor), 1).T.contiguous(), maps=maps.T.contiguous())
-        basis = KernelColumns(None, None, torch.cat((present.new_tensor([-1]), present)).to(rows.device))
+        basis = KernelColumns(None, None, torch.cat((constant, present)))
     else:
         checks.bounded_features(kernel.largest(rows), unscaled, rows)
         points, places, first = _distinct(rows)
@@ -134,8 +134,7 @@ def make_problem(
         if not working_set:
             features, maps = feature_form(kernel, rows, points, places)
             evidence = replace(evidence, features=features, maps=maps)
-        numbers_of_points = torch.cat((present.new_tensor([-1]), present[first.cpu()])).to(rows.device)
-        basis = KernelColumns(kernel, torch.cat((points[:1], points)), numbers_of_points)
+        basis = KernelColumns(kernel, torch.cat((points[:1], points)), torch.cat((constant, present[first])))
     return SparseProblem(rows, evidence, basis, classes, scaling, n_components, memory_limit, precisions)
 
 
