@@ -59,9 +59,9 @@ def among(names: Iterable[str], also: str = "") -> Rule:
     return Rule(words, lambda value: isinstance(value, str) and value in options)
 
 
-def of_type(kind: type, words: str = "") -> Rule:
-    """An object of one of these types."""
-    return Rule(words, lambda value: isinstance(value, kind))
+def of_type(kind: type) -> Rule:
+    """An object of one of these types, where the words of another rule tell of them."""
+    return Rule("", lambda value: isinstance(value, kind))
 
 
 def kind_of_estimator(kind: type, words: str) -> Callable[[object], None]:

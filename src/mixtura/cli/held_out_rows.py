@@ -21,10 +21,9 @@ from mixtura.estimators.density_classifier import DensityClassifier, Trained
 from mixtura.estimators.estimator import unfitted_copy, with_selected_settings
 from mixtura.estimators.refits import adopt_estimates
 from mixtura.estimators.table_classifier import TableClassifier
-from mixtura.files.codec import arguments_of
 from mixtura.inspection.outliers import SuspiciousLabels, find_suspicious, reference_of, threshold_of
 
-MOST_ROWS, FOLDS, FALSE_ALARM = 1500, 5, 0.01
+MOST_ROWS, FOLDS, FALSE_ALARM, N_BINS = 1500, 5, 0.01, 10
 COSTS, PRECISIONS = (1, 2, 5, 10, 20, 50), (0.5, 0.8, 0.9, 0.95, 0.99)
 
 Decision = dict[str, float]  # names and values of the scores of a threshold
@@ -132,18 +131,18 @@ class HeldOut:
         return find_suspicious(self.probabilities, self.numbers, np.array(self.names))
 
 
-def choose_rows(labels: pd.Series, seed: int, most: int = MOST_ROWS) -> tuple[pd.Series, dict[Hashable, int]]:
-    """The labels of at most about `most` rows, all of rare classes, and how many of every class if not all rows.
+def choose_rows(labels: pd.Series, seed: int) -> tuple[pd.Series, dict[Hashable, int]]:
+    """The labels of at most about MOST_ROWS rows, all of rare classes, and how many of every class if not all rows.
 
     A class of a single row cannot be held out.
     """
     counts = Counter(labels.tolist())
     labels = labels.loc[labels.map(counts) > 1]
-    if len(labels) <= most:
+    if len(labels) <= MOST_ROWS:
         return labels, {}
     n_classes = sum(count > 1 for count in counts.values())
-    fair = most // (2 * n_classes)
-    sizes = {c: max(min(n, fair), n * most // len(labels)) for c, n in sorted(counts.items()) if n > 1}
+    fair = MOST_ROWS // (2 * n_classes)
+    sizes = {c: max(min(n, fair), n * MOST_ROWS // len(labels)) for c, n in sorted(counts.items()) if n > 1}
     chosen = [labels.loc[labels == label].sample(size, random_state=seed) for label, size in sizes.items()]
     return cast("pd.Series", pd.concat(chosen).sort_index()), sizes
 
@@ -169,11 +168,11 @@ def predict_held_out(
         shares = {label: float(counts[label] / counts[counts > 1].sum()) for label in sizes}
         weights = np.array([shares[label] * len(labels) / sizes[label] for label in labels.tolist()])
         settings = {"class_prior": shares}
-    components = arguments_of(copy).get("n_components")
+    components = copy.get_params(deep=False).get("n_components")
     if isinstance(components, dict):
         present = set(labels.tolist())
         settings["n_components"] = {c: count for c, count in components.items() if c in present}
-    copy.set_params(**{name: value for name, value in settings.items() if name in arguments_of(copy)})
+    copy.set_params(**{name: value for name, value in settings.items() if name in copy.get_params(deep=False)})
     probabilities, scores = np.full((len(labels), len(model.classes_)), np.nan), np.full(len(labels), np.nan)
     kind, groups = StratifiedKFold, None
     n_folds = min(FOLDS, int(chosen.value_counts().max())) if chosen.nunique() > 1 else 0
@@ -202,13 +201,11 @@ def log_loss_of(probabilities: np.ndarray, numbers: np.ndarray, weights: np.ndar
     return float(log_loss(numbers, probabilities, labels=range(probabilities.shape[1]), sample_weight=weights))
 
 
-def calibration_error(
-    probabilities: np.ndarray, numbers: np.ndarray, weights: np.ndarray | None = None, n_bins: int = 10
-) -> float:
+def calibration_error(probabilities: np.ndarray, numbers: np.ndarray, weights: np.ndarray | None = None) -> float:
     """Expected calibration error of the predicted class: mean distance of confidence and accuracy over bins."""
     confidence, right = probabilities.max(1), probabilities.argmax(1) == numbers
     shares = np.ones(len(numbers)) if weights is None else weights
-    bins = np.minimum((confidence * n_bins).astype(int), n_bins - 1)
+    bins = np.minimum((confidence * N_BINS).astype(int), N_BINS - 1)
     gaps = [abs(float(((confidence - right) * shares)[bins == b].sum())) for b in set(bins.tolist())]
     return sum(gaps) / float(shares.sum())
 

@@ -94,7 +94,7 @@ def check_table(path: Path) -> None:
         raise ValueError(f"The file {str(path)!r} is empty.")
 
 
-def check_place(path: Path, *inputs: Path, ending: str | None = None, option: str = "--out") -> Path:
+def check_place(path: Path, *inputs: Path, ending: str | None = None) -> Path:
     """Check that a file can be written, before any work is done.
 
     Raises
@@ -105,14 +105,14 @@ def check_place(path: Path, *inputs: Path, ending: str | None = None, option: st
     if path == STANDARD:
         return path
     if path.is_dir():
-        raise ValueError(f"{str(path)!r} is a folder; pass the name of a file with {option}.")
+        raise ValueError(f"{str(path)!r} is a folder; pass the name of a file with --out.")
     if path.exists() and any(other.exists() and path.samefile(other) for other in inputs):
-        raise ValueError(f"{str(path)!r} is an input and would be overwritten; choose another file with {option}.")
+        raise ValueError(f"{str(path)!r} is an input and would be overwritten; choose another file with --out.")
     folder = path.parent
     if not folder.is_dir():
         raise ValueError(f"There is no folder {str(folder)!r} to write {path.name!r} to; create it first.")
     if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise ValueError(f"There is no permission to write {str(path)!r}; choose another place with {option}.")
+        raise ValueError(f"There is no permission to write {str(path)!r}; choose another place with --out.")
     if ending is not None and path.suffix.lower() != ending:
         raise ValueError(f"The name of the file must end in {ending}; got {str(path)!r}.")
     return path

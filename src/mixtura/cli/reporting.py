@@ -25,6 +25,7 @@ from mixtura.plotting.style import Figure, svg_of
 from mixtura.selection.search import SearchTable
 
 MOST_FEATURES, MOST_CLASSES, MOST_CONFUSED = 15, 12, 10
+MOST_CANDIDATES, MOST_COMPONENTS = 6, 40
 MOST_POINTS, MOST_LISTED, MOST_VALUES = 400, 12, 40  # rows that are drawn, that are named, and values of a row
 MOST_EXPLAINED, ORDERS = 100, 4  # features
 ROWS_FOR_IMPORTANCES, MOST_JUDGED = 500, 100  # rows and features
@@ -151,7 +152,7 @@ def _choice(evidence: HeldOut, model_name: str) -> str:
     return output.paragraph(text) + output.facts(pairs) + _candidates(search) + "".join(notes)
 
 
-def _candidates(search: SearchTable | None, most: int = 6) -> str:
+def _candidates(search: SearchTable | None) -> str:
     """The best candidates of the selection."""
     if search is None or len(search) < 2:
         return ""
@@ -161,7 +162,7 @@ def _candidates(search: SearchTable | None, most: int = 6) -> str:
         "prior": "prior",
         "warp": "transform",
     }
-    best = [search.candidates[number] for number in search.ranked()[:most]]
+    best = [search.candidates[number] for number in search.ranked()[:MOST_CANDIDATES]]
     rows = [
         [text_of(c.what.get(name) or "none") for name in names] + [f"{c.score:.4f}", f"{c.standard_error:.4f}"]
         for c in best
@@ -332,14 +333,15 @@ def _round(number: float) -> str:
     return f"{round(float(number), 3) + 0.0:.3f}"  # no minus before zero
 
 
-def _typical_values(evidence: HeldOut, most: int = 40) -> str:
+def _typical_values(evidence: HeldOut) -> str:
     if not isinstance(evidence.model.estimator_, DensityClassifier):
         return output.paragraph("This kind of model has no components.")
     summary = evidence.model.summary()
     columns = summary.components.visible
     rows = list(zip(*columns.values(), strict=True))
-    more = f" {len(rows) - most} more components are not shown." if len(rows) > most else ""
-    return output.table(list(columns), rows[:most]) + output.paragraph(summary.note + more, True)
+    n_more = len(rows) - MOST_COMPONENTS
+    more = f" {n_more} more components are not shown." if n_more > 0 else ""
+    return output.table(list(columns), rows[:MOST_COMPONENTS]) + output.paragraph(summary.note + more, True)
 
 
 # ---- single rows -----------------------------------------------------------------------------------------------------

@@ -241,8 +241,7 @@ class BatchSource(Source):
 
     Batches are prefetched, and small ones are joined, since small blocks leave threads idle.
 
-    `watch` is called with the number of rows of every block after use. `start` is the position of the first row if the
-    batches are a part of a larger source.
+    `start` is the position of the first row if the batches are a part of a larger source.
     """
 
     def __init__(
@@ -252,19 +251,16 @@ class BatchSource(Source):
         n_features: int,
         device: torch.device,
         dtype: torch.dtype,
-        watch: Callable[[int], None] | None = None,
         start: int = 0,
     ):
         self.n_rows, self.n_features, self.device, self.dtype = None, n_features, device, dtype
-        self._batches, self._read, self._watch, self.start = batches, read, watch, start
+        self._batches, self._read, self.start = batches, read, start
 
     def blocks(self) -> Iterator[Block]:
         n_rows = 0
         for block in prefetched(self._joined()):
             yield block
             n_rows += len(block.rows)
-            if self._watch is not None:
-                self._watch(len(block.rows))
         if self.n_rows is not None and n_rows != self.n_rows:
             raise checks.other_number_of_rows(self.n_rows, n_rows)
         self.n_rows = n_rows

@@ -37,6 +37,7 @@ from mixtura.estimators.mixture_classifier import MixtureClassifier, make_classi
 from mixtura.estimators.parts import Data
 from mixtura.estimators.rows import Rows, adopt_features
 from mixtura.estimators.training import (
+    Settings,
     bring_home,
     fit_data,
     keep_mixture,
@@ -45,7 +46,6 @@ from mixtura.estimators.training import (
     read_training,
     warn_of_repairs,
 )
-from mixtura.files.codec import arguments_of
 from mixtura.files.registry import as_loaded, storable
 from mixtura.init.description import describe
 from mixtura.model.mixture import MemberGroup, Mixture
@@ -53,7 +53,7 @@ from mixtura.objectives import class_log_joint
 from mixtura.selection.merging import reduce_components
 from mixtura.selection.search import SearchTable
 from mixtura.selection.splits import Grouped
-from mixtura.selection.task import Selected, Task, find_solver, is_auto, start
+from mixtura.selection.task import Selected, Task, TaskSearch, find_solver, is_auto, start
 from mixtura.solvers import EM, AcceleratedEM, FitResult, MemberFit, Outcome, Record, Stack, run_together
 from mixtura.streams.batches import Sharded
 
@@ -114,7 +114,7 @@ def select_base(base: DensityEstimator, table: SearchTable | None, classes: np.n
     if isinstance(what["n_components"], tuple):
         assert classes is not None
         what["n_components"] = dict(zip(classes.tolist(), what["n_components"], strict=True))
-    given = arguments_of(copy)
+    given = copy.get_params(deep=False)
     copy.set_params(**{k: v for k, v in what.items() if is_auto(given[k])})
     return {"estimator": copy}
 
@@ -193,6 +193,22 @@ def _rarest(strata: np.ndarray, unit_of: np.ndarray) -> np.ndarray:
 Begin = Callable[[Task, Rows, Source, int], list[MemberFit]]
 
 
+def fit_members(
+    model: AveragedMixture | AveragedMixtureClassifier,
+    base: DensityEstimator,
+    data: Data,
+    settings: Settings,
+    search: TaskSearch | None,
+    counts: Tensor | None,
+    begin: Begin,
+) -> None:
+    """Fit all members to their counts of the samples, and keep them and their average."""
+    adopt_features(model, base)
+    model.encoding_ = data.encoding
+    training = partial(train_members, data, counts, model.n_estimators, begin)
+    keep_members(model, data, *fit_data(model, data, settings, search, base=base, training=training))
+
+
 def train_members(
     data: Data, counts: Tensor | None, n_members: int, begin: Begin, chosen: Selected[Task]
 ) -> list[FitResult]:
@@ -243,13 +259,14 @@ def keep_members(model: DensityEstimator, data: Data, chosen: Selected[Task], re
 
 def score_unseen(
     model: AveragedMixture | AveragedMixtureClassifier,
-    rows: Rows,
+    data: Data,
     counts: Tensor,
     combine: Callable[[Tensor, Tensor], Tensor],
 ) -> np.ndarray:
     """combine(log p_b(x, c) (C, B, n), members that do not use a row (B, n)) -> (n, ...), chunk by chunk."""
     group, limit, outputs = group_of(model), checks.memory_limit(model.memory_limit), []
-    sizes, rows = group.sizes, replace(rows, warp=group.warp)
+    assert data.rows is not None
+    sizes, rows = group.sizes, replace(data.rows, warp=group.warp)
     with computing():
         for first in range(0, len(rows), SCORED_ROWS):
             part = slice(first, first + SCORED_ROWS)
@@ -379,10 +396,6 @@ class AveragedMixture(DensityMixin, DensityEstimator):
         base = prepare_base(type(self).__name__, self._base, X)
         settings = make_density_settings(base)
         data = read_density(base, X, sample_weight, groups)
-        rows, weights = data.rows, data.weights
-        assert rows is not None
-        adopt_features(self, base)
-        self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
         counts = draw_counts(self, data, groups, random_state)
         search, start = make_density_search(base, random_state), make_start(base, random_state)
@@ -399,12 +412,10 @@ class AveragedMixture(DensityMixin, DensityEstimator):
             starts = [start.draw(part, seen, problem) for _ in range(settings.n_init)]
             return [MemberFit(task.problem, mixture, weight, column) for mixture in starts]
 
-        training = partial(train_members, data, counts, self.n_estimators, begin)
-        chosen, results = fit_data(self, data, settings, search, base=base, training=training)
-        keep_members(self, data, chosen, results)
+        fit_members(self, base, data, settings, search, counts, begin)
         if counts is not None:
-            self.oob_log_density_ = score_unseen(self, rows, counts, _mean_density)
-            self.oob_score_ = mean_of(self.oob_log_density_, ~np.isnan(self.oob_log_density_), weights)
+            self.oob_log_density_ = score_unseen(self, data, counts, _mean_density)
+            self.oob_score_ = mean_of(self.oob_log_density_, ~np.isnan(self.oob_log_density_), data.weights)
         return self
 
     def score(self, X: Any, y: Any = None) -> Any:
@@ -671,27 +682,18 @@ class AveragedMixtureClassifier(DensityClassifier):
                 "missing='informative'. Set missing='ignorable', or use MixtureClassifier by itself."
             )
         data = read_training(base, settings, X, y, sample_weight, groups)
-        rows, labels, weights = data.rows, data.labels, data.weights
-        assert rows is not None
-        assert labels is not None
-        adopt_features(self, base)
-        self.encoding_ = data.encoding
         random_state = check_random_state(self.random_state)
         counts = draw_counts(self, data, groups, random_state)
         settings = replace(settings, generator=_next_generator(random_state), missing="ignorable")
 
         def begin(task: Task, _: Rows, source: Source, column: int) -> list[MemberFit]:
+            self._check_solver(base, task)
             generators = [_next_generator(random_state) for _ in range(settings.n_init)]
             return [_start_member(task, source, generator, column) for generator in generators]
 
-        def training(chosen: Selected[Task]) -> list[FitResult]:
-            self._check_solver(base, chosen.task)
-            return train_members(data, counts, self.n_estimators, begin, chosen)
-
-        chosen, results = fit_data(self, data, settings, search, base=base, training=training)
-        keep_members(self, data, chosen, results)
+        fit_members(self, base, data, settings, search, counts, begin)
         if counts is not None:
-            self._keep_unseen(rows, labels, counts, weights)
+            self._keep_unseen(data, counts)
         return self
 
     @property
@@ -707,14 +709,15 @@ class AveragedMixtureClassifier(DensityClassifier):
                 f'objective="joint"; got objective {task.objective.name!r} and solver={base.solver!r}.'
             )
 
-    def _keep_unseen(self, rows: Rows, labels: Labels, counts: Tensor, weights: Tensor | None) -> None:
-        combine = _mean_posterior if self.combine == "posterior" else _posterior_of_mean
-        self.oob_decision_function_ = probabilities = score_unseen(self, rows, counts, combine)
-        numbers = np.full(len(rows), -1) if labels.numbers is None else labels.numbers.cpu().numpy()
+    def _keep_unseen(self, data: Data, counts: Tensor) -> None:
+        labels, combine = data.labels, _mean_posterior if self.combine == "posterior" else _posterior_of_mean
+        self.oob_decision_function_ = probabilities = score_unseen(self, data, counts, combine)
+        known = None if labels is None else labels.numbers
+        numbers = np.full(len(probabilities), -1) if known is None else known.cpu().numpy()
         scored = (numbers >= 0) & ~np.isnan(probabilities[:, 0])
         own = probabilities[np.arange(len(probabilities)), numbers.clip(0)]
-        self.oob_score_ = mean_of(probabilities.argmax(1) == numbers, scored, weights)
-        self.oob_log_loss_ = mean_of(-np.log(own.clip(1e-300)), scored, weights)
+        self.oob_score_ = mean_of(probabilities.argmax(1) == numbers, scored, data.weights)
+        self.oob_log_loss_ = mean_of(-np.log(own.clip(1e-300)), scored, data.weights)
 
     def to_mixture(self) -> MixtureClassifier:
         """Convert the average of the densities (`combine="density"`) to a `MixtureClassifier` of all components.

@@ -136,27 +136,7 @@ class DensityEstimator(Estimator):
         completed : ndarray of shape (n_samples, n_features), or a data frame for a data frame
             Columns without an observed value in the training set stay missing.
         """
-        samples = aligned(self, X)
-        rows = read_as_fitted(self, samples)
-        source, limit = rows.source(), checks.memory_limit(self.memory_limit)
-        drawn = checks.one_of("method", method, ("mean", "draw")) == "draw"
-        with computing():
-            mixture = self.mixture_.to(source.device)
-            if drawn:
-                random = check_random_state(self.random_state if random_state is None else random_state)
-                generator = torch.Generator().manual_seed(int(random.randint(2**31 - 1)))
-                completed = draw_missing(mixture, source, generator, limit)
-            else:
-                completed = impute(mixture, source, limit)
-            if self.warp_ is not None:
-                given = torch.cat([block.rows for block in replace(rows, warp=None).source().blocks()])
-                completed = torch.where(given.isnan(), self.warp_.to(completed.device).backward(completed), given)
-            for column in self.unobserved_:
-                given = torch.cat([block.rows[:, column] for block in replace(rows, warp=None).source().blocks()])
-                completed[:, column] = given.to(completed)
-        if self.encoding_ is not None and not rows.as_tensor:
-            return frame_of(samples, self.encoding_.decode(completed.cpu().numpy()))
-        return framed_like(samples, rows.answer(completed))
+        return impute_samples(self, X, method, random_state)
 
     def _draw(self, mixture: Mixture, n_samples: int) -> tuple[Tensor, Tensor]:
         checks.count("n_samples", n_samples)
@@ -530,3 +510,28 @@ def map_log_joints(
 def feature_of(model: DensityEstimator) -> np.ndarray:
     """The feature that each column of the encoded rows belongs to."""
     return np.arange(model.mixture_.n_features) if model.encoding_ is None else model.encoding_.feature_of
+
+
+def impute_samples(model: DensityEstimator, X: object, method: str, random_state: arguments.RandomState) -> object:
+    """Samples with their missing values filled in, as `DensityEstimator.impute` documents them."""
+    samples = aligned(model, X)
+    rows = read_as_fitted(model, samples)
+    source, limit = rows.source(), checks.memory_limit(model.memory_limit)
+    drawn = checks.one_of("method", method, ("mean", "draw")) == "draw"
+    with computing():
+        mixture = model.mixture_.to(source.device)
+        if drawn:
+            random = check_random_state(model.random_state if random_state is None else random_state)
+            generator = torch.Generator().manual_seed(int(random.randint(2**31 - 1)))
+            completed = draw_missing(mixture, source, generator, limit)
+        else:
+            completed = impute(mixture, source, limit)
+        if model.warp_ is not None:
+            given = torch.cat([block.rows for block in replace(rows, warp=None).source().blocks()])
+            completed = torch.where(given.isnan(), model.warp_.to(completed.device).backward(completed), given)
+        for column in model.unobserved_:
+            given = torch.cat([block.rows[:, column] for block in replace(rows, warp=None).source().blocks()])
+            completed[:, column] = given.to(completed)
+    if model.encoding_ is not None and not rows.as_tensor:
+        return frame_of(samples, model.encoding_.decode(completed.cpu().numpy()))
+    return framed_like(samples, rows.answer(completed))

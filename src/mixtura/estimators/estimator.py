@@ -26,7 +26,7 @@ from mixtura.engine.sources import Source
 from mixtura.estimators import arguments
 from mixtura.estimators.categorical import Encoding
 from mixtura.files.checkpoints import CheckpointFile, Journal, Show, digest, recording, update_digest
-from mixtura.files.codec import arguments_of, fits, fitted_of
+from mixtura.files.codec import fits, fitted_of
 from mixtura.files.models import METADATA, as_arrays, from_arrays, save
 from mixtura.inspection.graphs import coded_graph, export
 from mixtura.selection.search import SearchTable, watching
@@ -122,7 +122,7 @@ class Estimator(BaseEstimator):
 
     def _check_arguments(self) -> None:
         """Raise an error unless every argument is one that the estimator takes."""
-        checks.check_arguments(arguments_of(self), declared(type(self), "_arguments"))
+        checks.check_arguments(self.get_params(deep=False), declared(type(self), "_arguments"))
 
     def _check_fitted(self) -> None:
         """Raise a ValueError unless the fitted attributes are complete and consistent."""
@@ -221,7 +221,7 @@ def unfitted_copy(model: Model) -> Model:
 def with_selected_settings(model: Model) -> Model:
     """An unfitted copy of a fitted model: arguments "auto" have the values that the fit selected."""
     copy = unfitted_copy(model)
-    given = {"checkpoint": None} if "checkpoint" in arguments_of(model) else {}  # of the fit to all samples
+    given = {"checkpoint": None} if "checkpoint" in model.get_params(deep=False) else {}  # of the fit to all samples
     copy.set_params(**given, **model._selected_settings())
     return copy
 
@@ -261,7 +261,7 @@ def atomic_fit(estimator: Estimator) -> Iterator[None]:
     interrupted by Ctrl-C may have stored a model.
     """
     before = dict(vars(estimator))
-    goes_on = bool(arguments_of(estimator).get("warm_start"))
+    goes_on = bool(estimator.get_params(deep=False).get("warm_start"))
     for name in LATER if goes_on else fitted_of(estimator):
         vars(estimator).pop(name, None)
     try:

@@ -38,7 +38,6 @@ from mixtura.estimators.labels import ClassNumbers, read_labels, read_one_per_ro
 from mixtura.estimators.parts import SAME_ROWS
 from mixtura.estimators.rows import Rows, read_rows
 from mixtura.estimators.training import keep_history, raise_interruption
-from mixtura.files.codec import arguments_of
 from mixtura.files.registry import on_device, storable
 from mixtura.inspection.explanations import word_contributions
 from mixtura.inspection.graphs import conditional_graph
@@ -510,7 +509,7 @@ def read_batches(
 def make_task(model: NonnegativeMixtureClassifier, **samples: object) -> TextTask:
     """The task of checked samples, with the arguments of the estimator that have the same names."""
     names = {field.name for field in fields(TextTask)}
-    arguments = {name: value for name, value in arguments_of(model).items() if name in names}
+    arguments = {name: value for name, value in model.get_params(deep=False).items() if name in names}
     arguments["shared"] = bool(model.shared)
     arguments["validation_fraction"] = float(model.validation_fraction) if model.early_stopping else None
     arguments |= samples

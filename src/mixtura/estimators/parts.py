@@ -136,11 +136,10 @@ def read_stream(
     sample_weight: object,
     labeled: bool,
     unlabeled: object = None,
-    watch: Callable[[int], None] | None = None,
 ) -> Data:
     """Check rows in parts; sets features on the estimator.
 
-    `labeled`: whether the rows must have labels. `watch` is called with the numbers of rows read.
+    `labeled`: whether the rows must have labels.
     """
     if is_dask(X):
         return _read_dask(estimator, X, y, sample_weight, labeled, unlabeled)
@@ -153,7 +152,7 @@ def read_stream(
     reader = _reader(estimator, first, labeled, unlabeled)
     scan = reader.scan(_named_again(X)) if labeled else ()
     reader, n_rows, n_unlabeled = _with_classes(reader, scan)
-    source = BatchSource(_named_again(X), reader, n_columns(estimator), reader.device, reader.dtype, watch)
+    source = BatchSource(_named_again(X), reader, n_columns(estimator), reader.device, reader.dtype)
     if labeled:
         source.n_rows = n_rows
     return Data(source, reader.classes, n_unlabeled)

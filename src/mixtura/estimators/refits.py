@@ -15,7 +15,6 @@ from mixtura import checks
 from mixtura.estimators.estimator import Estimator, Model, fit_as_selected, unfitted_copy
 from mixtura.estimators.frames import ArrayLike, as_array, is_table
 from mixtura.estimators.labels import read_labels, with_groups
-from mixtura.files.codec import arguments_of
 from mixtura.selection.splits import check_splits, hold_outs
 
 
@@ -33,7 +32,7 @@ def refit(
     The copy has the settings that the model selected; with `reselect` it selects its own.
     """
     copy = unfitted_copy(model)
-    if "checkpoint" in arguments_of(model):
+    if "checkpoint" in model.get_params(deep=False):
         copy.set_params(checkpoint=None)  # of the fit to all samples
     labels = None if y is None else as_array(y)[train]
     given = {} if sample_weight is None else {"sample_weight": as_array(sample_weight)[train]}

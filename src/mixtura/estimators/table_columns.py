@@ -26,6 +26,7 @@ MOST_CATEGORIES = 20  # of one column; rarer ones count as missing
 FEWEST_FOR_IDENTIFIERS = 20  # rows from which on a column of different values is an identifier
 FEWEST_VALUES = 5  # of a column with missing values, so that folds without any are rare
 MOST_NOTES = 10
+MOST_DATES = 500  # that are looked at
 
 # Text for a missing value: what spreadsheets, databases and statistics packages write.
 NO_VALUE = {"", "na", "n/a", "nan", "null", "none", "nil", "<na>", "nat", "#n/a", "#na", "#null!", "#div/0!", "#value!"}
@@ -270,9 +271,10 @@ def find_columns(frame: pd.DataFrame, labels: np.ndarray | None = None) -> tuple
     return columns, [note for _, note in sorted(notes, key=lambda note: note[0])]
 
 
-def shorten(notes: list[str], most: int = MOST_NOTES) -> list[str]:
+def shorten(notes: list[str]) -> list[str]:
     """The first notes, and how many more there are."""
-    return notes if len(notes) <= most else [*notes[:most], f"... and {len(notes) - most} more notes on columns."]
+    n_more = len(notes) - MOST_NOTES
+    return notes if n_more <= 0 else [*notes[:MOST_NOTES], f"... and {n_more} more notes on columns."]
 
 
 def _read_column(values: object, name: str) -> Reading:
@@ -375,9 +377,9 @@ def _is_plain(text: str) -> bool:
         return False
 
 
-def _date_format(counts: Counter[str], most: int = 500) -> str | None:
+def _date_format(counts: Counter[str]) -> str | None:
     """The format that fits most of the texts, if they are dates."""
-    texts = list(counts)[:most]
+    texts = list(counts)[:MOST_DATES]
     if sum(DATE.fullmatch(text) is not None for text in texts) < MOSTLY * len(texts):
         return None
     sizes = {form: int(np.isfinite(dates_of(texts, form)).sum()) for form in DATE_FORMATS}

@@ -37,7 +37,6 @@ from mixtura.estimators.frames import is_batches, is_dask
 from mixtura.estimators.labels import ClassNumbers, read_labels, weigh_classes, with_groups
 from mixtura.estimators.parts import Data, read_stream
 from mixtura.estimators.rows import read_samples
-from mixtura.files.codec import arguments_of
 from mixtura.files.registry import as_loaded
 from mixtura.init.description import Description, describe
 from mixtura.init.transforms import fit_warp, recode
@@ -111,7 +110,7 @@ class Settings:
 def make_settings(estimator: DensityEstimator, **others: object) -> Settings:
     """Settings from the arguments of the same names, and from others; a warm start begins at the last fit, once."""
     known = {field.name for field in fields(Settings)}
-    given = {name: value for name, value in arguments_of(estimator).items() if name in known}
+    given = {name: value for name, value in estimator.get_params(deep=False).items() if name in known}
     given |= {"continues": continues(estimator), "memory_limit": checks.memory_limit(estimator.memory_limit)}
     given |= {"max_iter": int(given["max_iter"]), "prior": "default" if is_auto(estimator.prior) else estimator.prior}
     given |= others if "generator" in others else {"generator": make_generator(estimator.random_state), **others}
