@@ -49,7 +49,7 @@ MODELS = {
     "sparse": SparseMixtureClassifier(2, n_init=2, **FEW),
     "working set": SparseMixtureClassifier(2, n_init=1, working_set=True, **FEW),
     "relevance": RelevanceVectorClassifier(**FEW),
-    "nonnegative": NonnegativeMixtureClassifier(2, n_init=2, max_iter=60, random_state=0),
+    "nonnegative": NonnegativeMixtureClassifier(2, rows="counts", cv=2, n_init=2, max_iter=60, random_state=0),
     "accelerated": NonnegativeMixtureClassifier(2, solver="accelerated", early_stopping=False, **FEW),
 }
 LONG = ("search", "discriminative")

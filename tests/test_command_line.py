@@ -364,7 +364,7 @@ def many_classes():
 def many_columns():
     rng = np.random.default_rng(0)
     y = np.arange(30) % 2
-    return pd.DataFrame(rng.normal(size=(30, 10_000)) + y[:, None]).add_prefix("x").assign(t=y), "t"
+    return pd.DataFrame(rng.normal(size=(30, 2000)) + y[:, None]).add_prefix("x").assign(t=y), "t"
 
 
 def fractional_classes():
