@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -61,13 +62,23 @@ def write_small_data(folder: Path) -> None:
     np.savez(folder / "bupa.npz", X=X, y=y, feature_names=np.array(list("abcdef")))
 
 
+def forget() -> None:
+    """Empty the caches of these scripts, whose keys are names of data and not folders."""
+    for module in [module for name, module in sys.modules.items() if name.startswith("reproduce.")]:
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+
+
 def run_small(name: str, data: Path, out: Path) -> None:
     """The small version of a table, from small data, on a CPU."""
+    forget()
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the last digits of sums depend on it
     smaller = patch.multiple(discriminative, **SMALLER[name]) if name in SMALLER else nullcontext()
     with patch.dict(os.environ, {"MIXTURA_DATA": str(data)}), smaller:
         TABLES[name].run(Options(out, device="cpu", quick=True))
+    forget()
     torch.set_num_threads(n_threads)
 
 

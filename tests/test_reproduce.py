@@ -25,6 +25,7 @@ from reproduce import (
     hybrid,
     readme,
     registry,
+    sparse_table,
     stamps,
 )
 from reproduce.__main__ import check_data, compute, main
@@ -316,6 +317,22 @@ def test_changed_figures_are_named(tmp_path, monkeypatch):
     assert behaviour.state_of([other, now], "kjo03") == "in part as now"
     assert behaviour.state_of([other], "kjo03") == "older than the behaviour now"
     assert behaviour.state_of([{"code": "unstamped"}], "kjo03") == "before behaviour was recorded"
+
+
+def test_small_versions_see_no_data_of_the_run_before(small_data, tmp_path, monkeypatch):
+    arrays = dict(np.load(small_data / "ripley.npz"))
+    np.savez(tmp_path / "ripley.npz", **{**arrays, "X_train": arrays["X_train"][:9], "y_train": arrays["y_train"][:9]})
+    monkeypatch.setenv("MIXTURA_DATA", str(tmp_path))
+    sizes = []
+
+    def run(options=None):
+        sizes.append(len(sparse_table.splits("ripley")[0][0]))
+
+    monkeypatch.setattr(registry, "_function", lambda path: run)
+    run()
+    behaviour.run_small("hu21-table1", small_data, tmp_path)
+    run()
+    assert sizes == [9, 150, 9]
 
 
 def test_results_of_today_are_stamped_with_the_behaviour_of_today(results, monkeypatch):
