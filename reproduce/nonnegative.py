@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler
 
 from mixtura import MixtureClassifier, NonnegativeMixtureClassifier
-from mixtura.nonnegative import SMALLEST_COUNT, Counts, LogLinearMixture, Multiplicative
+from mixtura.nonnegative import NONNEGATIVE_SOLVERS, SMALLEST_COUNT, Counts, LogLinearMixture, Multiplicative
 from reproduce.data import load
 from reproduce.figures import plot_bases
 from reproduce.options import Options
@@ -124,8 +125,11 @@ class SumPenalised(Multiplicative):
 class PublishedRule(NonnegativeMixtureClassifier):
     """The rule of eq. 16, whose penalty acts on the sum of the weights (weight-scale)."""
 
-    def _solvers(self) -> list[SumPenalised]:
-        return [SumPenalised(sum_penalty=self.sparsity)]
+    def fit(self, X: Any, y: Any) -> PublishedRule:
+        own = {"multiplicative": lambda penalty: SumPenalised(sum_penalty=penalty.strength)}
+        with patch.dict(NONNEGATIVE_SOLVERS, own):
+            super().fit(X, y)
+        return self
 
 
 def by_the_paper(n_bases: int, penalty: float, shared: bool) -> Callable[[int], Any]:

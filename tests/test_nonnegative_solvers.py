@@ -24,7 +24,7 @@ from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS as REGISTRY
 from mixtura.nonnegative.updates import Accelerated, Multiplicative, pack, unpack, without_idle_weights
 from mixtura.solvers import run
 from mixtura.values.sparse_rows import from_scipy
-from reproduce.nonnegative import SumPenalised
+from reproduce.nonnegative import SumPenalised, by_the_paper
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -330,6 +330,18 @@ def test_the_published_rule_equals_the_twin(rng, data, sharing):
     assert_close(state.mixture.coefficients, coefficients)
     cost = 0.7 * raw_weights(mixture).sum()
     assert_close(info.value, (reference.log_likelihood(*known) - cost) / data.weights.sum())
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_an_estimator_is_fitted_by_the_published_rule(data):
+    """Its penalty removes no weight, and changes probabilities by rounding and unequal progress alone."""
+    free, penalised = (
+        by_the_paper(4, penalty, shared=True)(0).set_params(max_iter=60).fit(data.rows, data.labels)
+        for penalty in (0.0, 0.5)
+    )
+    assert penalised.n_components_.tolist() == [4] * N_CLASSES
+    assert penalised.history_[-1].objective < free.history_[-1].objective  # by the penalty
+    assert_close(penalised.predict_proba(data.rows), free.predict_proba(data.rows), 0.05)
 
 
 def test_the_published_penalty_changes_nothing_but_the_scale(rng, data):
