@@ -35,11 +35,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import mixtura
-from mixtura import (
-    DiscriminativeMixtureClassifier,
-    MixtureClassifier,
-    RelevanceVectorClassifier,
-)
+from mixtura import DiscriminativeMixtureClassifier, MixtureClassifier, RelevanceVectorClassifier
 from mixtura.datasets import make_waveform
 from reproduce.baselines.kernels import InformativeVectorMachine, LeastSquaresClassifier
 from reproduce.data import identified_by_all

@@ -17,13 +17,7 @@ from mixtura.engine.sources import TensorSource
 from mixtura.init.description import describe
 from mixtura.init.starts import starting_mixture
 from mixtura.priors import Shrinkage
-from mixtura.selection.closed_forms import (
-    ClassScatters,
-    ShrinkagePath,
-    Spectrum,
-    score_tied,
-    shrinkage_units,
-)
+from mixtura.selection.closed_forms import ClassScatters, ShrinkagePath, Spectrum, score_tied, shrinkage_units
 from mixtura.selection.comparison import Comparison
 from mixtura.selection.splits import Split
 from test_bad_input import refused

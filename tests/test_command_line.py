@@ -16,13 +16,7 @@ import pytest
 pd = pytest.importorskip("pandas", reason="pandas is not installed: pip install 'mixtura[cli]'")
 pytest.importorskip("typer", reason="typer is not installed: pip install 'mixtura[cli]'")
 
-from sklearn.datasets import (  # noqa: E402
-    load_breast_cancer,
-    load_digits,
-    load_iris,
-    load_wine,
-    make_classification,
-)
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine, make_classification  # noqa: E402
 
 import mixtura  # noqa: E402
 from conftest import ROOT  # noqa: E402

@@ -20,16 +20,7 @@ from mixtura.engine.recorded import Recording
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.model.mixture import Mixture
 from mixtura.numerics import gpu
-from mixtura.objectives import (
-    Conditional,
-    Hybrid,
-    Joint,
-    Margin,
-    Marginal,
-    class_log_joint,
-    likelihood,
-    posteriors,
-)
+from mixtura.objectives import Conditional, Hybrid, Joint, Margin, Marginal, class_log_joint, likelihood, posteriors
 from mixtura.objectives.likelihood import component_posteriors
 from mixtura.values.extents import extents_of
 from mixtura.values.features import QUADRATICS, triangle

@@ -11,10 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import mixtura
-from mixtura import (
-    GaussianMixture,
-    MixtureClassifier,
-)
+from mixtura import GaussianMixture, MixtureClassifier
 from mixtura.datasets import make_ripley, remove_values
 from mixtura.estimators.labels import ClassNumbers, read_integers, read_labels, unlabeled_integers
 from mixtura.solvers.em import DECAY

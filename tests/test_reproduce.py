@@ -17,17 +17,7 @@ from mixtura.model.mixture import Mixture
 
 sys.path.insert(0, str(ROOT))
 
-from reproduce import (
-    behaviour,
-    discriminative,
-    few_labels,
-    heads,
-    hybrid,
-    readme,
-    registry,
-    sparse_table,
-    stamps,
-)
+from reproduce import behaviour, discriminative, few_labels, heads, hybrid, readme, registry, sparse_table, stamps
 from reproduce.__main__ import check_data, compute, main
 from reproduce.data import PUBLIC
 from reproduce.options import Options

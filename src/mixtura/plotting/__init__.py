@@ -7,13 +7,7 @@ except ImportError as error:
     raise ModuleNotFoundError(text, name="matplotlib") from error
 
 from mixtura.files import look_up_moved
-from mixtura.plotting.curves import (
-    ConfusionDisplay,
-    CoverageDisplay,
-    HistoryDisplay,
-    ReliabilityDisplay,
-    SearchDisplay,
-)
+from mixtura.plotting.curves import ConfusionDisplay, CoverageDisplay, HistoryDisplay, ReliabilityDisplay, SearchDisplay
 from mixtura.plotting.explanations import ExplanationDisplay
 from mixtura.plotting.figures import plot_classifier, plot_density
 from mixtura.plotting.mixtures import MixtureDisplay, PairsDisplay

@@ -6,15 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixtura.plotting.style import (
-    COLOURS,
-    GREY,
-    axes_or_new,
-    colour,
-    line,
-    marker,
-    outside_legend,
-)
+from mixtura.plotting.style import COLOURS, GREY, axes_or_new, colour, line, marker, outside_legend
 from mixtura.selection.search import SearchTable
 
 

@@ -26,13 +26,7 @@ from mixtura.priors import PRIORS, Conjugate, Shrinkage
 from mixtura.roles import ConjugatePrior, Prior, Structure
 from mixtura.selection.candidates import WIDE, CandidateOrder
 from mixtura.selection.closed_forms import follow_unlabeled, identity_scores, kept_covariance
-from mixtura.selection.comparison import (
-    DEFAULT_FOLDS,
-    LARGEST_DENSE,
-    SELECTION_SAMPLES,
-    CandidateFit,
-    Comparison,
-)
+from mixtura.selection.comparison import DEFAULT_FOLDS, LARGEST_DENSE, SELECTION_SAMPLES, CandidateFit, Comparison
 from mixtura.selection.estimates import estimate_selection
 from mixtura.selection.members import select_trials
 from mixtura.selection.missingness import choose_missingness

@@ -19,13 +19,7 @@ from torch import Tensor
 
 from mixtura.engine.sources import TensorSource
 from mixtura.model.transforms import RowTransform, make_row_transform
-from mixtura.nonnegative.mixture import (
-    LabeledRows,
-    LogLinearMixture,
-    labeled_rows,
-    random_start,
-    smoothed_likelihood,
-)
+from mixtura.nonnegative.mixture import LabeledRows, LogLinearMixture, labeled_rows, random_start, smoothed_likelihood
 from mixtura.nonnegative.multinomial import fit_multinomials
 from mixtura.nonnegative.priors import CoefficientPrior, Normal, SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, Updates, finish

@@ -12,11 +12,7 @@ from torch import Tensor
 from mixtura import checks
 from mixtura.files.registry import storable
 from mixtura.objectives import class_log_joint
-from mixtura.sparse.kernels import (
-    Basis,
-    MonomialBasis,
-    Scaling,
-)
+from mixtura.sparse.kernels import Basis, MonomialBasis, Scaling
 from mixtura.values.features import weigh
 
 
