@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Hashable, Iterable
 from operator import methodcaller
-from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 import torch
@@ -24,32 +24,19 @@ NOT_NUMBERS = ("category", "string", "str", "interval")
 DATES = ("datetime", "timedelta", "period")
 
 
-@runtime_checkable
-class ArrayLike(Protocol):
-    """An array of any library."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-
-@runtime_checkable
-class FrameLike(Protocol):
-    """A data frame of any library."""
-
-    @property
-    def columns(self) -> Iterable[Hashable]: ...
-    @property
-    def dtypes(self) -> Iterable[object]: ...
+def offers(X: object, *names: str) -> bool:
+    """Whether the class of X has attributes of these names; instances, as Delayed of Dask, may answer to any name."""
+    return all(any(name in vars(kind) for kind in type(X).__mro__) for name in names)
 
 
 def is_table(X: object) -> TypeGuard[pl.DataFrame]:
     """Whether X is a data frame of any library: its columns have names."""
-    return isinstance(X, FrameLike)
+    return offers(X, "columns", "dtypes")
 
 
 def is_pandas(X: object) -> TypeGuard[pd.DataFrame]:
     """Whether X is a data frame with the methods of pandas."""
-    return isinstance(X, FrameLike) and "iloc" in dir(type(X))
+    return offers(X, "columns", "dtypes", "iloc")
 
 
 def is_series(X: object) -> TypeGuard[pd.Series]:
@@ -64,12 +51,12 @@ def is_dask(X: object) -> TypeGuard[DaskMethodsMixin]:
 
 def is_batches(X: object) -> TypeGuard[Iterable[object]]:
     """Whether X is a re-iterable of (X, y) batches rather than one array."""
-    if isinstance(X, Tensor | str | bytes | dict | Sharded | ArrayLike | FrameLike):
+    if isinstance(X, Tensor | str | bytes | dict | Sharded) or offers(X, "shape") or is_table(X):
         return False
     if not isinstance(X, list | tuple):
         return isinstance(X, Iterable)
     first = X[0] if len(X) else None
-    if isinstance(first, ArrayLike) and len(first.shape) == 2:  # a list of arrays: batches without labels
+    if offers(first, "shape") and len(checks.shape_of(first)) == 2:  # a list of arrays: batches without labels
         return True
     return isinstance(first, tuple | list) and len(first) in (2, 3) and np.ndim(first[0]) == 2
 

@@ -13,7 +13,7 @@ from sklearn.utils.validation import _num_samples, has_fit_parameter
 
 from mixtura import checks
 from mixtura.estimators.estimator import Estimator, Model, fit_as_selected, unfitted_copy
-from mixtura.estimators.frames import ArrayLike, as_array, is_table
+from mixtura.estimators.frames import as_array, is_table, offers
 from mixtura.estimators.labels import read_labels, with_groups
 from mixtura.selection.splits import check_splits, hold_outs
 
@@ -114,4 +114,4 @@ def fit_groups(model: Estimator, groups: object) -> dict[str, object]:
 
 def indexable(X: object) -> object:
     """Samples from which some can be taken."""
-    return X if isinstance(X, ArrayLike | list) or is_table(X) else np.asarray(X)
+    return X if isinstance(X, list) or offers(X, "shape") or is_table(X) else np.asarray(X)
