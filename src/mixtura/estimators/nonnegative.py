@@ -57,7 +57,7 @@ from mixtura.nonnegative.mixture import (
 )
 from mixtura.nonnegative.priors import CoefficientPrior, Normal, PseudoCounts
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS
-from mixtura.selection.splits import check_splits, renumbered
+from mixtura.selection.splits import check_splits, renumbered, strata_of
 from mixtura.selection.task import Selected, is_auto
 from mixtura.selection.texts import (
     COMPONENTS,
@@ -443,7 +443,7 @@ def read(model: NonnegativeMixtureClassifier, X: object, y: object, sample_weigh
     checks.total_weight(float(weights.sum()))
     numbers, shares = (None if part is None else part.cpu() for part in (labels.numbers, labels.shares))
     source, present = TensorSource(features, numbers, shares, weights), weights > 0
-    samples = TextSamples(features, numbers, shares, weights, len(labels.classes))
+    samples = TextSamples(features, strata_of(numbers, shares, None), shares, weights, len(labels.classes))
     samples = samples if bool(present.all()) else samples.part(present)
     cv = renumbered(with_groups(check_splits(model.cv), groups, len(weights)), present)
     largest = largest_values(samples.features)

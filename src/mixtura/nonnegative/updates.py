@@ -221,21 +221,17 @@ class Accelerated(Updates):
         now, rows = state, problem
         if now.iteration < self.n_plain and not isinstance(self.prior, Normal):  # which has no multiplicative step
             return Multiplicative(self.penalty, self.first_removal, self.prior).step(rows, now)
-        if now.value is None or now.gradient is None:
+        value, gradient = now.value, now.gradient
+        if value is None or gradient is None:
             value, gradient = self.evaluate(now.mixture, rows)
-            now = replace(now, value=value, gradient=gradient)
-        assert now.value is not None
-        value = now.value
         if removal_is_due(self, now.iteration):
             smaller = without_idle_weights(now.mixture, rows, self, value * rows.weight)
             if smaller.n_components < now.mixture.n_components:
                 return after_removal(self, now, smaller, rows, value)
-        return replace(self._move(now, rows), iteration=now.iteration + 1), Info(value)
+        now = replace(now, value=value, gradient=gradient)
+        return replace(self._move(now, rows, value, gradient), iteration=now.iteration + 1), Info(value)
 
-    def _move(self, now: UpdateState, rows: LabeledRows) -> UpdateState:
-        gradient, value = now.gradient, now.value
-        assert gradient is not None
-        assert value is not None
+    def _move(self, now: UpdateState, rows: LabeledRows, value: float, gradient: Tensor) -> UpdateState:
         scales = self._scales(now.mixture, rows)
         gradient = gradient / scales
         direction = _ascent(gradient, now.pairs)

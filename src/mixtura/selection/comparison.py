@@ -109,7 +109,6 @@ class Comparison:
         self.task, self.n_classes = task, task.n_classes
         self.weights = torch.ones_like(self.rows[:, 0], dtype=torch.float64) if weights is None else weights.double()
         strata = strata_of(self.labels, self.shares, self.weights)
-        assert strata is not None
         self.whole, means = whole, task.description.class_means  # of all rows, whose samples are held out
         self.moments = moments_by_label(means, task.source) if whole == "full" else None
         self.sums = scatter_by_label(means, task.source) if whole == "tied" else None

@@ -101,8 +101,6 @@ def hold_outs(
         Empty if there are no samples to hold out.
     """
     strata = strata_of(labels, shares, weights)
-    if strata is None:
-        raise ValueError("hold_outs needs labels, shares or weights to know the number of samples.")
     if isinstance(cv, Grouped):
         parts = _grouped(strata, cv, generator, every)
     elif isinstance(cv, Integral):
@@ -116,7 +114,7 @@ def hold_outs(
     return [part for part in splits if int(part.held_out.sum()) >= smallest]
 
 
-def strata_of(labels: Tensor | None, shares: Tensor | None, weights: Tensor | None) -> Tensor | None:
+def strata_of(labels: Tensor | None, shares: Tensor | None, weights: Tensor | None) -> Tensor:
     """The class of every sample that may be held out, -1 for the others, (n,)."""
     if shares is not None:
         strata = torch.where(shares[:, 0].isnan(), -1, shares.nan_to_num().argmax(1)).cpu()
@@ -125,7 +123,7 @@ def strata_of(labels: Tensor | None, shares: Tensor | None, weights: Tensor | No
     elif weights is not None:
         strata = torch.zeros(len(weights), dtype=torch.int64)
     else:
-        return None
+        raise ValueError("hold_outs needs labels, shares or weights to know the number of samples.")
     return strata if weights is None else torch.where(weights.cpu() > 0, strata, -1)
 
 

@@ -33,10 +33,10 @@ from mixtura.values.sparse_rows import is_dense, pick, scaled_columns
 
 @dataclass(frozen=True)
 class TextSamples:
-    """Training samples: rows (n, D) as they are, class numbers (-1 unlabeled) or soft labels, and weights."""
+    """Training samples: rows (n, D) as they are, class numbers or soft labels, and weights."""
 
     features: Tensor
-    labels: Tensor | None  # (n,)
+    labels: Tensor  # (n,), -1 for an unlabeled sample; with soft labels the class of the largest share
     shares: Tensor | None  # (n, C), NaN for an unlabeled sample
     weights: Tensor  # (n,)
     n_classes: int
@@ -45,9 +45,6 @@ class TextSamples:
     @cached_property
     def known(self) -> Tensor:
         """Which samples have labels, (n,)."""
-        if self.shares is not None:
-            return ~self.shares[:, 0].isnan()
-        assert self.labels is not None
         return self.labels >= 0
 
     @cached_property
@@ -55,38 +52,33 @@ class TextSamples:
         """Shares of the classes, (n, C); zero for unlabeled samples."""
         if self.shares is not None:
             return self.shares.nan_to_num().double()
-        assert self.labels is not None
         one_hot = torch.nn.functional.one_hot(self.labels.clamp_min(0), self.n_classes).double()
         return one_hot * self.known.unsqueeze(1)
 
     def to(self, device: torch.device) -> TextSamples:
         """Labels and weights on the device of the rows."""
-        labels, shares = (None if part is None else part.to(device) for part in (self.labels, self.shares))
-        return replace(self, labels=labels, shares=shares, weights=self.weights.to(device))
+        shares = None if self.shares is None else self.shares.to(device)
+        return replace(self, labels=self.labels.to(device), shares=shares, weights=self.weights.to(device))
 
     def class_totals(self, weights: Tensor) -> Tensor:
         """The weight of each class with these weights of the samples, (C,)."""
         if self.shares is not None:
             return torch.where(self.known, weights, 0.0) @ self.targets
-        assert self.labels is not None
         totals = torch.zeros(self.n_classes, dtype=torch.float64, device=weights.device)
         return totals.index_add_(0, self.labels[self.known], weights[self.known])
 
     def part(self, chosen: Tensor) -> TextSamples:
         """Some of the samples, by a mask (n,)."""
         index = chosen.nonzero()[:, 0]
-        labels, shares = (None if part is None else part[index] for part in (self.labels, self.shares))
-        return replace(
-            self, features=pick(self.features, index), labels=labels, shares=shares, weights=self.weights[index]
-        )
+        features, shares = pick(self.features, index), None if self.shares is None else self.shares[index]
+        labels, weights = self.labels[index], self.weights[index]
+        return replace(self, features=features, labels=labels, shares=shares, weights=weights)
 
     def labeled(self, chosen: Tensor) -> LabeledRows:
         """Labeled rows; a row with soft labels is repeated with the weight of each share."""
         if self.shares is None:
-            assert self.labels is not None
-            return labeled_rows(
-                self.features, self.labels, torch.where(chosen & self.known, self.weights, 0.0), self.step
-            )
+            weights = torch.where(chosen & self.known, self.weights, 0.0)
+            return labeled_rows(self.features, self.labels, weights, self.step)
         index, classes = (self.targets * chosen.unsqueeze(1)).nonzero().T
         weights = self.weights[index] * self.targets[index, classes]
         return labeled_rows(pick(self.features, index), classes, weights, self.step)
