@@ -399,4 +399,4 @@ def test_a_non_finite_start_is_named(rng, data):
 @pytest.mark.parametrize("value", [0, 1, "half", True])
 def test_a_fraction_is_between_zero_and_one(value):
     with pytest.raises(ValueError, match=rf"part must be a number above 0 and below 1; got {value!r}\."):
-        checks.fraction("part", value)
+        checks.require("part", value, checks.FRACTION)
