@@ -30,13 +30,13 @@ from mixtura.estimators.online import check_batch, learn_batch, learns_online, s
 from mixtura.estimators.parts import Data, by_parts, is_streamed, read_stream
 from mixtura.estimators.rows import read_rows, read_samples
 from mixtura.estimators.scikit_learn import (
-    Printer,
     ScikitLearnStart,
     covariances_in_shape,
     mixture_from_sklearn,
     mixture_to_sklearn,
     precision_factors_in_shape,
     precisions_of,
+    run_printed,
 )
 from mixtura.estimators.training import (
     Settings,
@@ -57,7 +57,7 @@ from mixtura.roles import Structure
 from mixtura.selection.clusters import CRITERIA, ComponentSearch, wanted_criterion
 from mixtura.selection.splits import renumbered
 from mixtura.selection.task import PriorChoice, Selected, Task, is_auto
-from mixtura.solvers import EM, FitResult, run
+from mixtura.solvers import FitResult
 from mixtura.solvers.em import RunningMoments
 
 if TYPE_CHECKING:
@@ -256,16 +256,15 @@ class GaussianMixture(DensityMixin, DensityEstimator):
     ) -> tuple[FitResult, ...]:
         """Train from starts, and with output, as scikit-learn's class does."""
         task, begin_at, numbers = chosen.task, make_start(self, random_state), itertools.count()
+        verbose = 0 if data.rows is None else self.verbose
         given = task.init if isinstance(task.init, Mixture) else None
         previous = -math.inf if given is None else self.lower_bound_
 
         def fit_once(task: Task) -> FitResult:
-            printer = Printer(0 if data.rows is None else self.verbose, self.verbose_interval, next(numbers))
-            first = begin_at.draw(task, data.rows) if given is None else given
-            solver = EM(strict=task.prior is None)
-            result = run(solver, task.problem, first, *task.limits, printer.iteration, previous)
-            printer.end(result)
-            return result
+            def draw() -> Mixture:
+                return begin_at.draw(task, data.rows) if given is None else given
+
+            return run_printed(task, draw, previous, verbose, self.verbose_interval, next(numbers))
 
         if task.max_iter > 0:
             return train(replace(chosen, fit=fit_once))

@@ -33,7 +33,7 @@ from mixtura.numerics import linalg
 from mixtura.objectives import Assigned
 from mixtura.roles import Covariance, Structure
 from mixtura.selection.task import Task
-from mixtura.solvers import EM, FitResult, Outcome, Problem, Record, first_update
+from mixtura.solvers import EM, FitResult, Outcome, Problem, Record, first_update, run
 
 Own = TypeVar("Own", bound=DensityEstimator)
 OwnClassifier = TypeVar("OwnClassifier", bound=DensityClassifier)
@@ -273,38 +273,32 @@ def wide_tied(start: Mixture, filled: Tensor, weights: Tensor | None, weight: fl
     return TiedCovariance(FullCovariance((seconds / weight + ridge).unsqueeze(0)), covariance.groups)
 
 
-class Printer:
-    """Prints what scikit-learn prints for each value of `verbose`."""
+def run_printed(
+    task: Task, draw: Callable[[], Mixture], previous: float, verbose: int, interval: int, number: int
+) -> FitResult[Mixture]:
+    """Draw an initial mixture, run EM from it, and print what scikit-learn prints for each value of `verbose`."""
+    began = last = time.perf_counter()
 
-    def __init__(self, verbose: int, interval: int, init: int):
-        self.verbose, self.interval = verbose, interval
-        self.start = self.last = time.perf_counter()
-        if verbose:
-            _print(f"Initialization {init}")
-
-    @property
-    def iteration(self) -> Callable[[Record], None] | None:
-        return self._iteration if self.verbose else None
-
-    def _iteration(self, record: Record) -> None:
-        if record.iteration % self.interval:
+    def watch(record: Record) -> None:
+        nonlocal last
+        if record.iteration % interval:
             return
-        if self.verbose == 1:
+        if verbose == 1:
             _print(f"  Iteration {record.iteration}")
             return
         now = time.perf_counter()
-        _print(f"  Iteration {record.iteration}\t time lapse {now - self.last:.5f}s\t ll change {record.change:.5f}")
-        self.last = now
+        _print(f"  Iteration {record.iteration}\t time lapse {now - last:.5f}s\t ll change {record.change:.5f}")
+        last = now
 
-    def end(self, result: FitResult) -> None:
-        if not result.history:
-            return
-        said = "converged" if result.outcome is Outcome.CONVERGED else "did not converge"
-        if self.verbose == 1:
-            _print(f"Initialization {said}.")
-        elif self.verbose > 1:
-            elapsed = time.perf_counter() - self.start
-            _print(f"Initialization {said}. time lapse {elapsed:.5f}s\t lower bound {result.objective:.5f}.")
+    if verbose:
+        _print(f"Initialization {number}")
+    first, solver = draw(), EM(strict=task.prior is None)
+    result = run(solver, task.problem, first, *task.limits, watch if verbose else None, previous)
+    if verbose and result.history:
+        said = f"Initialization {'converged' if result.outcome is Outcome.CONVERGED else 'did not converge'}."
+        elapsed = time.perf_counter() - began
+        _print(said if verbose == 1 else f"{said} time lapse {elapsed:.5f}s\t lower bound {result.objective:.5f}.")
+    return result
 
 
 def _print(text: str) -> None:
