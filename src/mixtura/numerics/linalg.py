@@ -44,8 +44,8 @@ def safe_cholesky(matrices: Tensor, out: tuple[Tensor, Tensor] | None = None) ->
     """
     factors, info = torch.linalg.cholesky_ex(matrices, out=out)
     repaired = info > 0
-    if recording(matrices):
-        return factors, repaired
+    if torch.compiler.is_compiling() or (matrices.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return factors, repaired  # control flow cannot depend on recorded values
     total = float(factors.detach().diagonal(dim1=-2, dim2=-1).sum())  # an infinite variance has an infinite root
     if math.isfinite(total) and not bool(repaired.any()):
         return factors, repaired
