@@ -16,7 +16,7 @@ from mixtura.init.starts import bisect
 from mixtura.model.temperature import Temperature
 from mixtura.selection import automatic
 from mixtura.selection.members import select_simplest
-from mixtura.selection.scores import estimate_temperature, grid, tempered_losses
+from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
 from test_bad_input import refused
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -384,3 +384,12 @@ def test_mistakes(ripley):
 def test_scikit_learn_agrees_with_the_default():
     """Weights as repetitions too, through the splits that the check passes."""
     check_estimator(MixtureClassifier())
+
+
+def test_within_a_standard_error_means_that_of_the_mean(rng):
+    """A sample of weight 2 counts as two."""
+    values, weights = rng.normal(size=50), rng.integers(1, 4, size=50)
+    twin = np.repeat(values, weights)
+    mean, error = mean_and_error(torch.from_numpy(values), torch.from_numpy(weights).double())
+    assert mean == pytest.approx(twin.mean())
+    assert error == pytest.approx(twin.std() / np.sqrt(len(twin)))
