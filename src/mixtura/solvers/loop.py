@@ -261,13 +261,18 @@ def run(
             state, model = on_device(progress.state, device), on_device(progress.model, device)
             records.resume(progress, device)
         while len(records.history) < max_iter and outcome is Outcome.LIMIT:
-            state, outcome = _iterate(solver, problem, state, records, max_iter, tol, start)
-            model = None
-            record = records.history[-1]
+            state, info = solver.step(problem, state)
+            model, record = None, records.add(float(info.value), info.repairs)
+            if info.converged or (info.converged is None and (abs(record.change) < tol or tol == math.inf)):
+                outcome = Outcome.CONVERGED
+            ended = outcome is Outcome.CONVERGED or record.iteration == max_iter
+            if held_out is not None and (ended or record.iteration % held_out.interval == 0):
+                over = records.see(_result(solver, state, start))
+                outcome = Outcome.HELD_OUT if over and outcome is Outcome.LIMIT else outcome
             journal.show(record.objective, record.change)
             if watch is not None:
                 watch(record)
-            ended = outcome is not Outcome.LIMIT or record.iteration == max_iter
+            ended = ended or outcome is Outcome.HELD_OUT
             journal.write(partial(_progress, solver, state, start, records, outcome), ended)
     except (KeyboardInterrupt, SourceError) as error:
         outcome, cause = Outcome.INTERRUPTED, error
@@ -275,21 +280,6 @@ def run(
     if outcome is Outcome.INTERRUPTED and state is not None:
         records.see(mixture)
     return replace(records.result(mixture, outcome), state=state, cause=cause)
-
-
-def _iterate(
-    solver: Solver, problem: object, state: object, records: RunRecords, max_iter: int, tol: float, start: object
-) -> tuple[object, Outcome]:
-    """Take one step; return the new state, and LIMIT if the loop continues."""
-    state, info = solver.step(problem, state)
-    record, outcome = records.add(float(info.value), info.repairs), Outcome.LIMIT
-    if info.converged or (info.converged is None and (abs(record.change) < tol or tol == math.inf)):
-        outcome = Outcome.CONVERGED
-    ended = outcome is Outcome.CONVERGED or record.iteration == max_iter
-    if records.held_out is not None and (ended or record.iteration % records.held_out.interval == 0):
-        over = records.see(_result(solver, state, start))
-        outcome = Outcome.HELD_OUT if over and outcome is Outcome.LIMIT else outcome
-    return state, outcome
 
 
 def _progress(solver: Solver, state: object, start: object, records: RunRecords, outcome: Outcome) -> Progress:
