@@ -238,7 +238,9 @@ ROWS = {
     ),
     "text in one dimension": (
         ["a", "b"],
-        f"could not convert string to float: 'a'. X has values that are not numeric. {ENCODE}",
+        "could not convert string to float: 'a'. X has one dimension, as a list of texts. For texts count their words: "
+        "make_pipeline(CountVectorizer(), NonnegativeMixtureClassifier()), of sklearn.pipeline and "
+        "sklearn.feature_extraction.text. A table has two dimensions, samples and features.",
     ),
     "nothing": (None, f"{NOT_ROWS}NoneType."),
     "a dict": ({"a": [1.0]}, f"{NOT_ROWS}dict."),

@@ -123,12 +123,19 @@ def enough_rows(n_rows: int, smallest: int, name: str) -> None:
 
 def categorical(columns: Sequence[Hashable]) -> str:
     """The message about columns that are not numeric, by name where names are known."""
-    which = f"columns that are not numeric: {list(columns)}" if len(columns) else "values that are not numeric"
     return (
-        f"X has {which}. Gaussian mixtures need numeric features: encode them first, for example with "
-        "sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or drop them. MixtureClassifier, its "
-        "presets, its averages and MixtureImputer take categories of a data frame in memory as they are."
+        f"X has columns that are not numeric: {list(columns)}. Gaussian mixtures need numeric features: encode them "
+        "first, for example with sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or drop them. "
+        "MixtureClassifier, its presets, its averages and MixtureImputer take categories of a data frame in memory as "
+        "they are."
     )
+
+
+TEXTS = (
+    "X has one dimension, as a list of texts. For texts count their words: "
+    "make_pipeline(CountVectorizer(), NonnegativeMixtureClassifier()), of sklearn.pipeline and "
+    "sklearn.feature_extraction.text. A table has two dimensions, samples and features."
+)
 
 
 def dates(columns: Sequence[Hashable]) -> str:

@@ -251,7 +251,8 @@ def _check_array(estimator: object, X: object, reset: bool, smallest: int) -> np
         )
     except ValueError as error:
         if "could not convert string" in str(error):
-            raise ValueError(f"{error}. {checks.categorical(text_columns(X))}") from error
+            columns = text_columns(X)
+            raise ValueError(f"{error}. {checks.categorical(columns) if columns else checks.TEXTS}") from error
         raise
     except OverflowError as error:  # integers of Python
         raise ValueError(checks.too_large(torch.float64, takes_nan=False)) from error
