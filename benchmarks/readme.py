@@ -33,14 +33,14 @@ DECISIONS = Path(__file__).parents[1] / "docs" / "which_estimator.md"
 SECTION = ("## Results\n", "## Estimators\n")  # it begins with the first and ends before the second
 CONDITIONS = {"complete": "complete", "random 30": "30 % missing"}
 ON_GPU = ("RealMLP", "TabM", "xRFM")  # whose processor time says little
-VERDICTS = {
-    **CONDITIONS,
-    "random 10": "10 % missing",
-    "random 60": "60 % missing",
-    "at random 30": "30 % missing, depending on another column",
-    "informative 30": "30 % missing, depending on the value itself",
-    "deployment 30": "training rows complete, 30 % missing in test rows",
+MECHANISMS = {
+    "random": "{} % missing",
+    "at random": "{} %, depending on another column",
+    "informative": "{} %, depending on the value",
+    "deployment": "{} % of test rows alone",
 }
+SHARES = (10, 30, 60)
+SIGNS = {"better": "+", "not distinguishable": "=", "worse": "-"}
 LARGE = 0.05  # a log-loss or an error that is larger by this than that of another classifier is a loss to name
 MOST_NAMED = 8
 Row = dict[str, Any]
@@ -159,35 +159,60 @@ def measured(rows: list[Row], part: str) -> str:
 
 
 def shown(rows: list[Row]) -> str:
-    """Verdicts at two standard errors, by log-loss and by error."""
-    clauses = []
-    for measure in ("log-loss", "error"):
-        for condition, title in VERDICTS.items():
-            chosen = of(rows, condition)
-            if others(chosen):
-                clauses += [f"- {measure}, {title}, {extents(chosen)}: {verdicts(chosen, measure)}"]
-            if condition == "complete" and measure == "log-loss":
-                for kind, own in by_kind(chosen).items():
-                    n_sets = len({row["set"] for row in own})
-                    clauses += [f"- {measure}, {title}, {n_sets} sets {kind}: {verdicts(own, measure)}"]
-    head = "**Shown.** At two standard errors, comparison by comparison, the default is\n\n"
-    return head + "\n".join(clauses) + f"\n\n{smaller_errors(of(rows, 'complete'))}\n"
+    """Verdicts at two standard errors, by log-loss and by error, for every classifier and condition."""
+    columns = columns_of(rows)
+    names = [name for name in others(of(rows, "complete")) if name in compared(of(rows, "complete"))]
+    most = {title: most_folds(own) for title, own in columns.items()}
+    lines = [f"| classifier | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    lines += [f"| folds | {' | '.join(most.values())} |"]
+    for name in names:
+        cells = [signs(own, name, most[title]) for title, own in columns.items()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    head = (
+        "**Shown.** At two standard errors, comparison by comparison, the default is better (+), not distinguishable "
+        "(=) or worse (-):\nthe first sign by log-loss, the second by errors. Another number of folds is in brackets; "
+        "an empty cell was not run.\n\n"
+    )
+    return head + "\n".join(lines) + f"\n\n{smaller_errors(of(rows, 'complete'))}\n"
+
+
+def columns_of(rows: list[Row]) -> dict[str, list[Row]]:
+    """Rows of the conditions that were run, complete sets also by kind."""
+    complete = of(rows, "complete")
+    columns = {"complete": complete} | {f"complete, {kind}": own for kind, own in by_kind(complete).items()}
+    for mechanism, title in MECHANISMS.items():
+        columns |= {title.format(share): of(rows, f"{mechanism} {share}") for share in SHARES}
+    return {title: own for title, own in columns.items() if compared(own)}
+
+
+def most_folds(rows: list[Row]) -> str:
+    """The number of folds that most of the others have."""
+    numbers = [folds_of(rows, OURS, better_form(rows, name)) for name in compared(rows)]
+    return max(sorted(set(numbers), reverse=True), key=numbers.count)
+
+
+def signs(rows: list[Row], name: str, most: str) -> str:
+    """The verdicts by log-loss and by error; the number of folds if it is another one."""
+    if name not in compared(rows):
+        return ""
+    form = better_form(rows, name)
+    words = [SIGNS[verdict(differences_of(rows, OURS, form, measure))] for measure in ("log-loss", "error")]
+    folds = folds_of(rows, OURS, form)
+    return " ".join(words) + f" ({folds})" * (folds != most)
+
+
+def verdict(differences: np.ndarray) -> str:
+    """Whether the default is better, by differences over sets (ours minus theirs), at two standard errors."""
+    average, error = mean_and_error(differences)
+    if abs(average) < 2 * error:
+        return "not distinguishable"
+    return "better" if average < 0 else "worse"
 
 
 def compared(rows: list[Row]) -> list[str]:
     """Other classifiers with enough sets, without their forms with imputation."""
     names = [name for name in others(rows) if not name.endswith(IMPUTED)]
     return [name for name in names if len(differences_of(rows, OURS, name, "error")) >= FEWEST_SETS]
-
-
-def extents(rows: list[Row]) -> str:
-    """The folds that the others have, and those with fewer than the others."""
-    names: dict[str, list[str]] = {}
-    for name in compared(rows):
-        names.setdefault(folds_of(rows, OURS, better_form(rows, name)), []).append(name)
-    most, *fewer = sorted(names, reverse=True)
-    words = [f"{', '.join(names[number])} {number}" for number in fewer]
-    return f"{most} fold{'s' * (most != '1')}" + f" ({', '.join(words)})" * bool(words)
 
 
 def smaller_errors(rows: list[Row]) -> str:
@@ -216,15 +241,6 @@ def cost(rows: list[Row]) -> str:
         clauses += [f"{title} {mean(ours, 'fit seconds'):.1f} ({words}; {machine} machine)"]
     machines = "machines as the page of all figures names them"
     return f"**Cost.** Seconds of a fit, processor time of one thread, {machines}: {'; '.join(clauses)}.\n"
-
-
-def verdicts(rows: list[Row], measure: str) -> str:
-    names: dict[str, list[str]] = {"better than": [], "not distinguishable from": [], "worse than": []}
-    for name in compared(rows):
-        average, error = mean_and_error(differences_of(rows, OURS, better_form(rows, name), measure))
-        level = "better than" if average < 0 else "worse than"
-        names[level if abs(average) >= 2 * error else "not distinguishable from"].append(name)
-    return "; ".join(f"{level} {', '.join(own)}" for level, own in names.items() if own)
 
 
 def table(rows: list[Row]) -> list[str]:

@@ -202,6 +202,24 @@ def test_classifiers_without_some_sets_are_named():
     assert readme.incomplete(rows[:-1]).endswith(" CatBoost on set 11. ")
 
 
+def test_verdicts_are_at_two_standard_errors():
+    noise = np.array([1.0, -1.0] * 8)  # the standard error of its mean is 1 / sqrt(15)
+    below, beyond = 1.9 / 15**0.5, 2.1 / 15**0.5
+    words = [readme.verdict(noise + shift) for shift in (-beyond, -below, 0, below, beyond)]
+    assert words == ["better", *["not distinguishable"] * 3, "worse"]
+
+
+def test_signs_name_folds_that_differ():
+    names = [f"set {i}" for i in range(12)]
+    rows = [row(name, defaults.OURS, 0.1 + i / 1000, fold) for i, name in enumerate(names) for fold in (0, 1)]
+    rows += [row(name, "LightGBM", 0.3, fold) for name in names for fold in (0, 1)]
+    rows += [row(name, "CatBoost", 0.05) for name in names]
+    rows = [each | {"error": each["log-loss"]} for each in rows]
+    assert readme.signs(rows, "LightGBM", "2") == "+ +"
+    assert readme.signs(rows, "CatBoost", "2") == "- - (1)"
+    assert readme.signs(rows, "TabM", "2") == ""
+
+
 def test_measurements_of_others_are_appended_once(tmp_path):
     out, more = tmp_path / "out.jsonl", tmp_path / "more.jsonl"
     out.write_text(json.dumps(row("iris", "a", 0.1)) + "\n", "utf-8")
