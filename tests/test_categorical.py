@@ -26,7 +26,7 @@ from mixtura import (
     RejectOption,
     load,
 )
-from mixtura.covariances import Diagonal, Product
+from mixtura.covariances import Diagonal, Full, Product, Tied
 from mixtura.covariances.product import STRENGTHS, estimate_strength
 from mixtura.model.transforms import Recoding
 from mixtura.priors import Shrinkage
@@ -98,6 +98,20 @@ def test_em_never_lowers_the_objective(covariance_type, missing):
     model = MixtureClassifier(3, covariance_type=covariance_type, random_state=0, max_iter=500).fit(X, y)
     assert np.diff([record.objective for record in model.history_]).min() > -1e-6
     assert model.converged_
+
+
+def test_every_structure_can_be_asked_for_its_categories():
+    whole, counts = Product(Full(), 2, (3, 2)), torch.tensor([[4.0, 1.0, 0.0, 2.0, 3.0], [1.0, 1.0, 3.0, 5.0, 0.0]])
+    assert whole.category_sizes == (3, 2)
+    assert not whole.is_gaussian
+    assert whole.with_numeric(Diagonal()) == Product(Diagonal(), 2, (3, 2))
+    assert whole.of_classes(counts).without_categories == Full()
+    for structure in (Diagonal(), Full(), Tied(Full())):
+        assert structure.category_sizes == ()
+        assert structure.is_gaussian
+        assert structure.with_numeric(Diagonal()) == Diagonal()
+        assert structure.of_classes(counts[:, :0]) is structure
+        assert [part.shape for part in structure.frequencies(counts.sum(1), counts[:, :0])] == [(2, 0)] * 2
 
 
 def test_parameters_count_free_frequencies():

@@ -134,7 +134,6 @@ class Product(Structure):
         return strengths.expand(len(sizes)).repeat_interleave(sizes)
 
     def frequencies(self, counts: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """Frequencies (K, V) of components with counts (K,) and shares (K, V) of the categories, and their targets."""
         counts = counts.clamp_min(0).unsqueeze(-1)
         pooled = (counts * shares).sum(0) + 1  # avoids a frequency of zero
         targets = torch.cat([part / part.sum() for part in pooled.split(list(self.sizes))]).expand_as(shares)
@@ -143,8 +142,15 @@ class Product(Structure):
         return torch.cat([part / part.sum(1, keepdim=True) for part in shrunk], 1), targets
 
     @property
+    def category_sizes(self) -> tuple[int, ...]:
+        return self.sizes
+
+    @property
     def without_categories(self) -> Structure:
         return self.inner
+
+    def with_numeric(self, structure: Structure) -> Product:
+        return replace(self, inner=structure)
 
     @property
     def has_update(self) -> bool:
@@ -157,10 +163,6 @@ class Product(Structure):
     @property
     def shares_across_classes(self) -> bool:
         return self.inner.shares_across_classes
-
-    @property
-    def is_gaussian(self) -> bool:
-        return False
 
     def n_gaussian(self, n_features: int) -> int:
         return self.n_numeric

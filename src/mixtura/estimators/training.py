@@ -191,9 +191,8 @@ def make_task(estimator: DensityEstimator, data: Data, settings: Settings) -> Ta
     n_classes = 1 if classes is None else len(classes)
     description = describe(source, n_classes, generator)
     check_described(estimator, description)
-    if isinstance(structure, Product):
-        counts = description.class_means * description.class_weights.unsqueeze(-1)
-        structure = structure.of_classes(counts[:, structure.n_numeric :])
+    counts = description.class_means * description.class_weights.unsqueeze(-1)
+    structure = structure.of_classes(counts[:, structure.n_gaussian(size) :])
     if classes is not None:
         checks.weighted_classes(classes.tolist(), description.class_weights)
     task = Task(

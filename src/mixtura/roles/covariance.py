@@ -75,9 +75,26 @@ class Structure(ABC):
         """Make a covariance from its parameters; the inverse of `Covariance.tensors`."""
 
     @property
+    def category_sizes(self) -> tuple[int, ...]:
+        """Number of categories of each categorical feature, whose indicators are the last columns."""
+        return ()
+
+    @property
     def without_categories(self) -> Structure:
         """The structure of the numeric features."""
         return self
+
+    def with_numeric(self, structure: Structure) -> Structure:
+        """The same with another structure of the numeric features."""
+        return structure
+
+    def of_classes(self, counts: Tensor) -> Structure:
+        """The same with what depends on the counts of the categories in the classes, (C, V)."""
+        return self
+
+    def frequencies(self, counts: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """Frequencies (K, V) of components with counts (K,) and shares (K, V) of the categories, and their targets."""
+        return shares, shares
 
     @property
     def has_update(self) -> bool:
@@ -97,7 +114,7 @@ class Structure(ABC):
     @property
     def is_gaussian(self) -> bool:
         """Whether all features are Gaussian; if not, only EM can train the model."""
-        return True
+        return not self.category_sizes
 
     def n_gaussian(self, n_features: int) -> int:
         """Number of Gaussian features; they come first."""

@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from mixtura import checks
-from mixtura.covariances import COVARIANCES, FullCovariance, Product, TiedCovariance
+from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
 from mixtura.engine.passes import moments_by_label
 from mixtura.engine.sources import BlockSource, Source
 from mixtura.init.starts import cluster_classes, mixture_of
@@ -332,13 +332,11 @@ class AutomaticSearch:
         if not is_auto(self.covariance_type):
             given = self.covariance_type
             return {given if isinstance(given, str) else task.structure.name: task.em_structure}
-        size, whole = task.n_numeric, task.structure
-        many = size > LARGEST_DENSE and whole.is_gaussian
+        size = task.n_numeric
+        many = size > LARGEST_DENSE and task.structure.is_gaussian
         names = ("full", "tied", "diag", "low_rank") if many else ("full", "tied", "diag")
-        inner = {name: COVARIANCES[name](checks.rank(self.rank, size)) for name in names}
-        if not isinstance(whole, Product):
-            return inner
-        return {name: replace(whole, inner=structure) for name, structure in inner.items()}
+        rank = checks.rank(self.rank, size)
+        return {name: task.structure.with_numeric(COVARIANCES[name](rank)) for name in names}
 
     def _larger(self, task: Task) -> list[tuple[str, Structure, int]]:
         """Structures to train on, with their names and numbers of components: more than EM would choose."""

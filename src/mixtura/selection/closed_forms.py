@@ -23,7 +23,6 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from mixtura.covariances import Product
 from mixtura.engine.threads import available_threads, check_time, share_out
 from mixtura.init.description import Description
 from mixtura.numerics import linalg
@@ -44,7 +43,7 @@ def shrinkage_units(description: Description, target: str) -> Tensor:
     return (description.spread(1.0) if variances is None else variances).sqrt()
 
 
-def score_categories(structure: Product, indicators: Tensor, shares: Tensor, weights: Tensor, kept: Tensor) -> Tensor:
+def score_categories(structure: Structure, indicators: Tensor, shares: Tensor, weights: Tensor, kept: Tensor) -> Tensor:
     """The log frequencies of the categories of samples in the classes of the kept samples, (n, C)."""
     parts = shares[kept].nan_to_num(nan=0.0).double() * weights[kept].double().unsqueeze(-1)  # (m, C)
     counts, sums = parts.sum(0), parts.T @ indicators[kept].double()
@@ -279,7 +278,7 @@ class ShrinkagePath:
         self.target, self.shape = target, (len(rows), len(splits), shares.shape[1])
         self._held_out = [split.held_out for _, split in splits]
         self._parts: list[tuple[ClassScatters | ClassMatrices, Tensor]] = []
-        self._others: list[Tensor | float] = []  # of the categories
+        self._others: list[Tensor] = []  # of the categories
         size = structure.n_gaussian(rows.shape[1])
         for description, split in splits:
             kept = split.kept
@@ -291,17 +290,15 @@ class ShrinkagePath:
             else:
                 classes = matrices.in_units(units, varies)
             self._parts.append((classes, rows[split.held_out][:, varies].double() / units))
-            if isinstance(structure, Product):
-                others = score_categories(structure, rows[:, size:], shares, weights, kept)
-                self._others.append(others[split.held_out])
-            else:
-                self._others.append(0.0)
+            others = score_categories(structure, rows[:, size:], shares, weights, kept)
+            self._others.append(others[split.held_out])
 
     def thinned(self, every: int) -> ShrinkagePath:
         """The same for every so many of the rows, where their scatters are given."""
         other, held_out = copy.copy(self), [mask[::every] for mask in self._held_out]
         parts = [(classes, rows[::every]) for classes, rows in self._parts]
-        vars(other).update(_parts=parts, _held_out=held_out, shape=(len(held_out[0]), *self.shape[1:]))
+        others = [part[::every] for part in self._others]
+        vars(other).update(_parts=parts, _others=others, _held_out=held_out, shape=(len(held_out[0]), *self.shape[1:]))
         return other
 
     def tied(self, strengths: Sequence[float]) -> list[Tensor]:

@@ -14,7 +14,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from mixtura.covariances import Product
 from mixtura.engine.passes import map_rows, moments_by_label, scatter_by_label, without_rows
 from mixtura.engine.sources import Block, BlockSource, TensorSource
 from mixtura.engine.threads import check_time
@@ -173,12 +172,11 @@ class Comparison:
     def recoded(self) -> Comparison:
         """The same samples and folds with numbers in place of categories."""
         structure, source = self.task.structure, self.source()
-        assert isinstance(structure, Product)
-        chosen = recode(source, self.n_classes, structure.n_numeric, structure.sizes, self.task.ordered)
+        chosen = recode(source, self.n_classes, self.n_numeric, structure.category_sizes, self.task.ordered)
         other = self._copy("described", "transformed")
         other.recoding, recoded = with_frequencies(chosen, source, self.n_classes)
         other.rows, other.n_numeric = next(recoded.blocks()).rows, chosen.n_outputs
-        other.task = replace(self.task, source=recoded, structure=structure.inner)
+        other.task = replace(self.task, source=recoded, structure=structure.without_categories)
         return other
 
     @cached_property
@@ -211,8 +209,8 @@ class Comparison:
     @property
     def n_frequencies(self) -> int:
         """Number of free frequencies of categories of a component."""
-        structure = self.task.structure
-        return sum(structure.sizes) - len(structure.sizes) if isinstance(structure, Product) else 0
+        sizes = self.task.structure.category_sizes
+        return sum(sizes) - len(sizes)
 
     def _has_all_classes(self, kept: Tensor) -> bool:
         return len(self.strata[kept & (self.strata >= 0)].unique()) == self.n_classes
