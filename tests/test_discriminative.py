@@ -173,7 +173,7 @@ def test_a_cut_that_loses_stays_where_the_next_one_gains(gains, kept):
             return [*starts, step], place, [*fits, (None, gains[len(fits)], 0.0)]
 
     samples = TensorSource(torch.zeros(100, 1))
-    search = Scripted([SimpleNamespace(task=SimpleNamespace(source=samples))], make_grid(FIXED, (0.0,)))
+    search = Scripted([SimpleNamespace(source=samples)], make_grid(FIXED, (0.0,)))
     actual, steps = search.growth([], (0, 0, 0), [])
     assert len(steps) == len(actual) == kept
 

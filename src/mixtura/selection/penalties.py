@@ -61,28 +61,6 @@ class Growth:
     setting: Setting
 
 
-@dataclass(frozen=True)
-class Fold:
-    """A task without the held-out samples, those samples, and a generative start.
-
-    Its limits are those of the last fit: stopping early is a penalty too.
-    """
-
-    task: Task
-    held_out: BlockSource
-    start: Mixture
-
-    def score(self, mixture: Mixture) -> tuple[float, float]:
-        """Sum of the log posteriors of the held-out labels, and the weight of the samples."""
-        summary = summarise(mixture, self.held_out, Conditional(), locate(self.held_out), self.task.memory_limit)
-        return summary.value, summary.weight
-
-    def fit(self, setting: Setting, start: Mixture, early_stopping: bool) -> FitResult:
-        """A fit by Baum-Welch, with early stopping up to the step that predicts the held-out samples best."""
-        judge = EarlyStopping(lambda mixture: self.score(mixture)[0]) if early_stopping else None
-        return fit_discriminative(self.task, setting, start, judge)
-
-
 def with_prior(task: Task, prior: PriorChoice, n_components: list[int]) -> Task:
     """The task for these numbers of components, under a prior as `MixtureClassifier` takes it."""
     chosen = make_prior(prior, task.description, n_components)
@@ -108,12 +86,18 @@ def adapt_to_prior(task: Task, setting: Setting, start: Mixture) -> Mixture:
     return EM().step(setting.of(task, start.class_sizes).generative, start)[0]
 
 
-def fit_discriminative(
-    task: Task, setting: Setting, start: Mixture, held_out: EarlyStopping | None = None
-) -> FitResult:
-    """A fit by Baum-Welch from a start."""
+def fit_discriminative(task: Task, setting: Setting, start: Mixture, early_stopping: bool = False) -> FitResult:
+    """A fit by Baum-Welch, with early stopping up to the step that predicts the held-out samples best."""
     problem = setting.of(task, start.class_sizes).problem
-    return check_complete(run(BaumWelch(), problem, start, *task.limits, held_out=held_out))
+    judge = EarlyStopping(lambda mixture: score_held_out(task, mixture)[0]) if early_stopping else None
+    return check_complete(run(BaumWelch(), problem, start, *task.limits, held_out=judge))
+
+
+def score_held_out(task: Task, mixture: Mixture) -> tuple[float, float]:
+    """Sum of the log posteriors of the held-out labels, and the weight of the samples."""
+    assert task.held_out is not None
+    summary = summarise(mixture, task.held_out, Conditional(), locate(task.held_out), task.memory_limit)
+    return summary.value, summary.weight
 
 
 def check_complete(result: FitResult) -> FitResult:
@@ -142,10 +126,11 @@ def repeat_growth(task: Task, start: Mixture, steps: Sequence[Growth]) -> Mixtur
     return start
 
 
-def make_folds(task: Task, cv: object, start: Callable[[Task], Mixture]) -> list[Fold]:
-    """Hold out the labeled samples part by part.
+def make_folds(task: Task, cv: object, fit_start: Callable[[Task], Mixture]) -> list[Task]:
+    """Hold out the labeled samples part by part: tasks without them, each with a generative start.
 
     `cv` is as in `hold_outs`. Given splits need samples in memory; otherwise those that the description holds are used.
+    The limits are those of the last fit: stopping early is a penalty too.
     """
     cv = regroup(task.cv, cv) if isinstance(cv, Real) else cv
     samples = _described(task) if isinstance(cv, Real) else _in_memory(task)
@@ -159,7 +144,8 @@ def make_folds(task: Task, cv: object, start: Callable[[Task], Mixture]) -> list
     folds = []
     for part in parts:
         own = task.of_part(BlockSource(samples.part(part.kept & labeled)))
-        folds.append(Fold(own, BlockSource(samples.part(part.held_out)), start(own)))
+        held_out = BlockSource(samples.part(part.held_out))
+        folds.append(replace(own, init="kmeans", start=fit_start(own), held_out=held_out))
     return folds
 
 
@@ -219,7 +205,7 @@ class HillClimb:
 
     Parameters
     ----------
-    folds : list of Fold
+    folds : list of Task
         Training parts with their starts, and held-out samples.
     grid : dict of tuple to Setting
         Settings to compare.
@@ -227,7 +213,7 @@ class HillClimb:
         Whether held-out samples say when to stop.
     """
 
-    def __init__(self, folds: list[Fold], grid: dict[Place, Setting], early_stopping: bool = False):
+    def __init__(self, folds: list[Task], grid: dict[Place, Setting], early_stopping: bool = False):
         self.folds, self.grid, self.early_stopping = folds, grid, early_stopping
         self.search: Search[tuple[Setting, Fits]] = Search("log_loss")
 
@@ -236,7 +222,7 @@ class HillClimb:
         ends: list[tuple[Fits, list[Growth]]] = []
 
         def climb() -> None:
-            starts = [fold.start for fold in self.folds]
+            starts = [start(fold) for fold in self.folds]
             place, fits = self.best_setting(starts, [self.middle], self.corners)
             ends.append(self.growth(starts, place, fits) if grows else (fits, []))
 
@@ -279,7 +265,7 @@ class HillClimb:
     @cached_property
     def weights(self) -> list[float]:
         """Weight of the held-out samples of each fold."""
-        return [weight_of(fold.held_out) for fold in self.folds]
+        return [weight_of(fold.held_out) for fold in self.folds if fold.held_out is not None]
 
     def _race(
         self, places: list[Place], starts: list[Mixture], seen: dict[Place, Fits], than: float = -float("inf")
@@ -310,9 +296,9 @@ class HillClimb:
     def _fit_next(self, place: Place, fits: Fits, starts: list[Mixture]) -> tuple[Mixture, float, float]:
         """The fit to the next fold, and its score."""
         fold, setting = self.folds[len(fits)], self.grid[place]
-        start = adapt_to_prior(fold.task, setting, starts[len(fits)])
-        mixture = fold.fit(setting, start, self.early_stopping).mixture
-        return mixture, *fold.score(mixture)
+        first = adapt_to_prior(fold, setting, starts[len(fits)])
+        mixture = fit_discriminative(fold, setting, first, self.early_stopping).mixture
+        return mixture, *score_held_out(fold, mixture)
 
     def _trial(self, setting: Setting, fits: Fits) -> Trial[tuple[Setting, Fits]]:
         """The trial of a setting: mean log-loss of the folds that were tried, and its standard error."""
@@ -353,7 +339,7 @@ class HillClimb:
 
     def _gains(self, tried: Fits, fits: Fits) -> bool:
         """Whether fits gain, in units of the weight of all held-out samples, each counted once."""
-        total = min(sum(self.weights), self.weights[0] + weight_of(self.folds[0].task.source))
+        total = min(sum(self.weights), self.weights[0] + weight_of(self.folds[0].source))
         return self.bound(tried) > self.bound(fits) + SMALLEST_GAIN / total
 
     def _try_step(
@@ -364,7 +350,7 @@ class HillClimb:
         That is this place or the one with a weak penalty on means, which has no effect with one component per class.
         """
         more = [
-            add_components(fold.task, start, fit, step)
+            add_components(fold, start, fit, step)
             for fold, start, (fit, _, _) in zip(self.folds, starts, fits, strict=True)
         ]
         return more, *self.best_setting(more, [place, (place[0], min(place[1], LOOSE), place[2])])
@@ -374,11 +360,11 @@ class HillClimb:
         totals: dict[int, float] = {}
         mixtures = [mixture for mixture, _, _ in fits]
         for c in range(len(mixtures[0].class_slices)):
-            most = min(MOST_COMPONENTS, *(len(fold.task.description.samples[c][0]) for fold in self.folds))
+            most = min(MOST_COMPONENTS, *(len(fold.description.samples[c][0]) for fold in self.folds))
             count = max(mixture.class_sizes[c] for mixture in mixtures)
             if c not in left_out and (2 * count if every else count + 1) <= most:
                 pairs = zip(mixtures, self.folds, strict=True)
-                totals[c] = sum(float(unexplained(m, fold.task.description, c).max()) for m, fold in pairs)
+                totals[c] = sum(float(unexplained(m, fold.description, c).max()) for m, fold in pairs)
         return sorted(totals, key=lambda c: -totals[c])
 
 
@@ -442,7 +428,8 @@ class PenaltySearch:
         if self.known is None:
             attributes |= {"growth_": tuple(growth), "prior_": setting.prior, "tradeoff_": setting.tradeoff}
         results = (task.from_fit(fits[0][0]).interrupted(),) if climb is not None and climb.search.interrupted else ()
-        folds = [(fit, fold.held_out) for (fit, _, _), fold in zip(fits, climb.folds if climb else (), strict=False)]
+        pairs = zip(fits, climb.folds if climb else (), strict=False)
+        folds = [(fit, fold.held_out) for (fit, _, _), fold in pairs if fold.held_out is not None]
         return Selected((task,), table, results, partial(self._train, setting, growth), attributes, folds=folds)
 
     def _climb(self, task: Task) -> HillClimb:
@@ -476,9 +463,10 @@ class PenaltySearch:
         if not self.early_stopping:
             return None
         for fold in make_folds(task, float(self.validation_fraction), partial(self._start, setting, growth)):
+            assert fold.held_out is not None
             if sum(len(block.rows) for block in fold.held_out.blocks()) >= SMALLEST_HELD_OUT:
-                result = fold.fit(setting, fold.start, early_stopping=True)
-                weight = fold.score(result.mixture)[1]
+                result = fit_discriminative(fold, setting, start(fold), early_stopping=True)
+                weight = score_held_out(fold, result.mixture)[1]
                 scores = tuple((number, cast("float", score) / weight) for number, score in result.scores)
                 return replace(result, scores=scores)
         return None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.engine.sources import Source, TensorSource, warped
+from mixtura.engine.sources import BlockSource, Source, warped
 from mixtura.init.description import Description, describe
 from mixtura.init.starts import starting_mixture
 from mixtura.init.transforms import with_frequencies
@@ -109,8 +109,8 @@ class Task:
         Limits of the solver.
     cv : object, default=5
         Splits of the samples, as in `hold_outs`.
-    held_out : TensorSource or None, default=None
-        Validation samples that the user passed.
+    held_out : BlockSource or None, default=None
+        Validation samples that the user passed, or those that a fold holds out.
     warp : Warp or None, default=None
         Already applied to source and description.
     ordered : tuple of int, default=()
@@ -146,7 +146,7 @@ class Task:
     max_iter: int = 200
     tol: float = 1e-4
     cv: object = 5
-    held_out: TensorSource | None = None
+    held_out: BlockSource | None = None
     warp: Transform | None = None
     ordered: tuple[int, ...] = ()
     log_slope: float = 0.0
