@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import BinaryIO, NotRequired, TypedDict, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pandas as pd
 import torch
 
 from mixtura import __version__, load
-from mixtura.cli.held_out_rows import HeldOut, Performance, decision, predict_held_out, threshold_for
+from mixtura.cli.held_out_rows import HeldOut, decision, predict_held_out, threshold_for
 from mixtura.cli.output import STANDARD, Answer, decimals, pairs, percents, progress
 from mixtura.cli.tables import (
     MOST_VALUES,
@@ -57,40 +57,6 @@ METHODS: dict[
     "DiscriminativeMixture": lambda budget, seed: DiscriminativeMixtureClassifier(cv=2, tol=1e-3, random_state=seed),
     "SparseMixture": lambda budget, seed: SparseMixtureClassifier(n_init=1, random_state=seed),
 }
-
-
-class Choice(TypedDict):
-    """The settings of a fitted classifier, as text and numbers."""
-
-    covariance: str
-    components_per_class: int | list[int]
-    prior: str
-    transform: object
-    temperature: float
-
-
-class FitFacts(Performance):
-    """The facts that `mixtura fit --json` prints; the scores at a threshold are there if a metric sets one."""
-
-    model: str
-    rows: int
-    numeric_columns: int
-    categorical_columns: int
-    missing_share: float
-    classes: dict[str, int]
-    method: str
-    choice: Choice
-    candidates: int
-    held_out_rows: int
-    cross_validation_log_loss: float
-    metric: str
-    threshold: NotRequired[float]
-    flagged: NotRequired[float]
-    precision: NotRequired[float]
-    recall: NotRequired[float]
-    f1: NotRequired[float]
-    notes: list[str]
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -142,7 +108,7 @@ def run_fit(data: Path, target: str, out: Path, options: FitOptions) -> Answer:
     model.about_ |= {"notes": notes, "seconds": seconds, "positive": positive, "group": options.group, **scores}
     model.save(out)
     facts = {"model": str(out), **_facts(model, problem), **scores, "notes": notes, "seconds": seconds}
-    return Answer([pairs(_lines(cast("FitFacts", facts), out))], facts)
+    return Answer([pairs(describe_fit(facts, out))], facts)
 
 
 def fit_table(problem: TableProblem, deadline: float, options: FitOptions) -> TableClassifier:
@@ -245,7 +211,7 @@ def _facts(model: TableClassifier, problem: TableProblem) -> dict[str, object]:
     }
 
 
-def choice_of(fitted: Trained) -> Choice:
+def choice_of(fitted: Trained) -> dict[str, Any]:
     """The settings of a fitted classifier, as text and numbers."""
     counts = sorted(set(np.asarray(fitted.n_components_).ravel().tolist()))
     chosen = {} if fitted.search_ is None else fitted.search_.best.what
@@ -259,7 +225,7 @@ def choice_of(fitted: Trained) -> Choice:
     }
 
 
-def _lines(facts: FitFacts, out: Path) -> list[tuple[str, str]]:
+def describe_fit(facts: Mapping[str, Any], out: Path) -> list[tuple[str, str]]:
     """The text printed after a fit."""
     choice, classes = facts["choice"], facts["classes"]
     shown = ", ".join(f"{label} ({count})" for label, count in list(classes.items())[:8])
@@ -274,7 +240,7 @@ def _lines(facts: FitFacts, out: Path) -> list[tuple[str, str]]:
         held_out += f"log-loss {decimals(facts['held_out_log_loss'], facts['held_out_log_loss_interval'])} "
         held_out += f"({'corrected for the selection' if interval else 'cross-validation'})"
     threshold = []
-    if "threshold" in facts and "precision" in facts and "recall" in facts:
+    if "threshold" in facts:
         shares = f"precision {100 * facts['precision']:.0f} %, recall {100 * facts['recall']:.0f} %"
         threshold = [("Threshold", f"{facts['threshold']:.3g} for --metric {facts['metric']}: {shares}")]
     return [

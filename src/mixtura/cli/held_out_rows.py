@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypedDict, cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -27,15 +27,6 @@ MOST_ROWS, FOLDS, FALSE_ALARM, N_BINS = 1500, 5, 0.01, 10
 COSTS, PRECISIONS = (1, 2, 5, 10, 20, 50), (0.5, 0.8, 0.9, 0.95, 0.99)
 
 Decision = dict[str, float]  # names and values of the scores of a threshold
-
-
-class Performance(TypedDict):
-    """Error rate and log-loss, with intervals where they are known."""
-
-    held_out_error: float
-    held_out_error_interval: list[float] | None
-    held_out_log_loss: float
-    held_out_log_loss_interval: list[float] | None
 
 
 @dataclass(frozen=True)
@@ -98,7 +89,7 @@ class HeldOut:
         return log_loss_of(self.probabilities, self.numbers, self.weights) if len(self.labels) else float("nan")
 
     @property
-    def performance(self) -> Performance:
+    def performance(self) -> dict[str, Any]:
         """Error rate and log-loss: what the selection expects, with intervals, or those of these rows without one."""
         search = self.model.estimator_.search_
         estimate = None if search is None else search.estimate
