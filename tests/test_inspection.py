@@ -24,7 +24,7 @@ from mixtura import (
     SparseMixtureClassifier,
     load,
 )
-from mixtura.inspection.summaries import Spread
+from mixtura.inspection.summaries import spread
 from mixtura.model.transforms import Warp
 from named_samples import NAMES, named_samples
 
@@ -260,4 +260,4 @@ def test_a_mixture_prints_as_one_sentence():
     ],
 )
 def test_spreads_have_two_digits(value, scale, text):
-    assert str(Spread(value, scale)) == text
+    assert str(spread(value, scale)) == text

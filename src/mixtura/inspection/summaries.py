@@ -82,29 +82,29 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Spread:
+class Entry:
+    """An entry of a table that is shown as one text, and has a column for each of its parts in a data frame."""
+
+    text: str
+    parts: Mapping[str, object]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def spread(value: float, scale: float) -> Entry:
     """A centre and a spread, shown as "5.01 ± 0.35"."""
-
-    value: float
-    scale: float
-
-    def __str__(self) -> str:
-        if not (math.isfinite(self.value) and 1e-4 < abs(self.scale) < 1e6):
-            return f"{self.value:.3g} ± {self.scale:.2g}"
-        decimals = 1 - math.floor(math.log10(abs(self.scale)))  # two digits of the spread
-        value, scale = (round(number, decimals) + 0.0 for number in (self.value, self.scale))
-        return f"{value:.{max(decimals, 0)}f} ± {scale:.{max(decimals, 0)}f}"
+    parts = {"mean": value, "scale": scale}
+    if not (math.isfinite(value) and 1e-4 < abs(scale) < 1e6):
+        return Entry(f"{value:.3g} ± {scale:.2g}", parts)
+    decimals = 1 - math.floor(math.log10(abs(scale)))  # two digits of the spread
+    value, scale = (round(number, decimals) + 0.0 for number in (value, scale))
+    return Entry(f"{value:.{max(decimals, 0)}f} ± {scale:.{max(decimals, 0)}f}", parts)
 
 
-@dataclass(frozen=True)
-class CategoryShare:
+def category_share(category: Hashable, share: float) -> Entry:
     """The most frequent category, shown as "male 72 %"."""
-
-    category: Hashable
-    share: float
-
-    def __str__(self) -> str:
-        return f"{self.category} {100 * self.share:.0f} %"
+    return Entry(f"{category} {100 * share:.0f} %", {"category": category, "share": share})
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,9 @@ class ModelSummary:
         """The components as a pandas data frame, with the means and the scales of all features as numbers."""
         columns: dict[str, object] = {}
         for name, values in self.components.columns.items():
-            spreads = [value for value in values if isinstance(value, Spread)]
-            shares = [value for value in values if isinstance(value, CategoryShare)]
-            if values and len(spreads) == len(values):
-                columns[f"{name} mean"] = [value.value for value in spreads]
-                columns[f"{name} scale"] = [value.scale for value in spreads]
-            elif values and len(shares) == len(values):
-                columns[f"{name} category"] = [value.category for value in shares]
-                columns[f"{name} share"] = [value.share for value in shares]
+            entries = [value for value in values if isinstance(value, Entry)]
+            if entries:
+                columns |= {f"{name} {part}": [entry.parts[part] for entry in entries] for part in entries[0].parts}
             else:
                 columns[name] = values
         return data_frame(columns)
@@ -267,10 +262,12 @@ def component_table(
         own = np.flatnonzero(feature_of == j)
         if j in categories:
             frequencies = centres[0][:, own]
-            columns[column] = [CategoryShare(categories[j][int(row.argmax())], float(row.max())) for row in frequencies]
+            columns[column] = [
+                category_share(categories[j][int(row.argmax())], float(row.max())) for row in frequencies
+            ]
         else:
             pairs = zip(centres[0][:, own[0]].tolist(), centres[1][:, own[0]].tolist(), strict=True)
-            columns[column] = [Spread(*pair) for pair in pairs]
+            columns[column] = [spread(*pair) for pair in pairs]
     features = [name for name in columns if name not in shown]
     if categories or len(features) <= SHOWN_FEATURES:
         chosen = list(range(min(len(features), 2 * SHOWN_FEATURES)))
