@@ -48,31 +48,8 @@ class UpdateState:
     pairs: tuple[tuple[Tensor, Tensor], ...] = ()  # steps and changes of the gradient
 
 
-class Updates:
-    """States and costs of both solvers."""
-
-    penalty: SparseShares
-    first_removal: int
-    prior: CoefficientPrior | None
-    name: str
-
-    def cost(self, mixture: LogLinearMixture) -> float:
-        """The penalty of a mixture, and minus its log prior."""
-        cost = self.penalty.value(mixture.shares) if self.penalty.strength else 0.0
-        return cost if self.prior is None else cost - self.prior.value(mixture.coefficients)
-
-    def init(self, problem: LabeledRows, start: LogLinearMixture) -> UpdateState:
-        return UpdateState(start)
-
-    def step(self, problem: LabeledRows, state: UpdateState) -> tuple[UpdateState, Info]:
-        raise NotImplementedError
-
-    def result(self, state: UpdateState) -> LogLinearMixture:
-        return state.mixture
-
-
 @dataclass(frozen=True)
-class Multiplicative(Updates):
+class Multiplicative:
     """Maximises the conditional likelihood minus a penalty by monotone alternating updates.
 
         W_cj <- W_cj * sum_n r+_ncj / sum_n r-_ncj,   theta_ju <- theta_ju + s log(sum_n r+_nj x_nu / sum_n r-_nj x_nu)
@@ -93,6 +70,17 @@ class Multiplicative(Updates):
     first_removal: int = FIRST_REMOVAL
     prior: CoefficientPrior | None = None
     name = "multiplicative"
+
+    def cost(self, mixture: LogLinearMixture) -> float:
+        """The penalty of a mixture, and minus its log prior."""
+        cost = self.penalty.value(mixture.shares) if self.penalty.strength else 0.0
+        return cost if self.prior is None else cost - self.prior.value(mixture.coefficients)
+
+    def init(self, problem: LabeledRows, start: LogLinearMixture) -> UpdateState:
+        return UpdateState(start)
+
+    def result(self, state: UpdateState) -> LogLinearMixture:
+        return state.mixture
 
     def step(self, problem: LabeledRows, state: UpdateState) -> tuple[UpdateState, Info]:
         """Make one alternating iteration; the value, per unit of weight, is that before the update."""
@@ -144,21 +132,21 @@ def with_coefficients(
     return replace(mixture, coefficients=mixture.coefficients + ratios / max(largest_sum, SMALLEST_COUNT))
 
 
-def removal_is_due(solver: Updates, iteration: int) -> bool:
+def removal_is_due(solver: Multiplicative, iteration: int) -> bool:
     """Whether weights are to be removed at this iteration."""
     late = iteration >= solver.first_removal and (iteration - solver.first_removal) % REMOVAL_INTERVAL == 0
     return late and solver.penalty.strength > 0
 
 
 def after_removal(
-    solver: Updates, before: UpdateState, smaller: LogLinearMixture, rows: LabeledRows, value: float
+    solver: Multiplicative, before: UpdateState, smaller: LogLinearMixture, rows: LabeledRows, value: float
 ) -> tuple[UpdateState, Info]:
     """Take the step after a removal, with the value of the mixture before it."""
     after, _ = solver.step(rows, UpdateState(smaller, before.iteration + 1))
     return replace(after, iteration=before.iteration + 1), Info(value)
 
 
-def finish(solver: Updates, mixture: LogLinearMixture, n_steps: int, rows: LabeledRows) -> LogLinearMixture:
+def finish(solver: Multiplicative, mixture: LogLinearMixture, n_steps: int, rows: LabeledRows) -> LogLinearMixture:
     """Return the final mixture; a fit that ended before the first removal removes weights now."""
     if solver.penalty.strength == 0 or n_steps > solver.first_removal:
         return mixture
@@ -167,7 +155,7 @@ def finish(solver: Updates, mixture: LogLinearMixture, n_steps: int, rows: Label
 
 
 def without_idle_weights(
-    mixture: LogLinearMixture, rows: LabeledRows, solver: Updates, value: float
+    mixture: LogLinearMixture, rows: LabeledRows, solver: Multiplicative, value: float
 ) -> LogLinearMixture:
     """Remove the weights whose penalty exceeds their likelihood; never lowers the objective (weight-removal).
 
@@ -191,7 +179,7 @@ def without_idle_weights(
 
 
 @dataclass(frozen=True)
-class Accelerated(Updates):
+class Accelerated(Multiplicative):
     """Maximises the same objective by L-BFGS on log weights and coefficients, with monotone steps.
 
     The first 10 steps are multiplicative, which leads to a better maximum. On USPS codes (48 shared bases) 14 further
@@ -210,9 +198,7 @@ class Accelerated(Updates):
         Number of multiplicative steps before the others; 0 with a start that needs none.
     """
 
-    penalty: SparseShares = field(default_factory=lambda: SparseShares(0.0))
     first_removal: int = FIRST_FAST_REMOVAL
-    prior: CoefficientPrior | None = None
     n_plain: int = N_PLAIN
     name = "accelerated"
 
@@ -220,7 +206,7 @@ class Accelerated(Updates):
         """Take one accepted step; the value is that before the step."""
         now, rows = state, problem
         if now.iteration < self.n_plain and not isinstance(self.prior, Normal):  # which has no multiplicative step
-            return Multiplicative(self.penalty, self.first_removal, self.prior).step(rows, now)
+            return super().step(rows, now)
         value, gradient = now.value, now.gradient
         if value is None or gradient is None:
             value, gradient = self.evaluate(now.mixture, rows)

@@ -22,7 +22,7 @@ from mixtura.model.transforms import RowTransform, make_row_transform
 from mixtura.nonnegative.mixture import LabeledRows, LogLinearMixture, labeled_rows, random_start, smoothed_likelihood
 from mixtura.nonnegative.multinomial import fit_multinomials
 from mixtura.nonnegative.priors import CoefficientPrior, Normal, SparseShares
-from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, Updates, finish
+from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, Multiplicative, finish
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, SearchTable, Trial
 from mixtura.selection.splits import Grouped, Split, draw_rows, hold_outs, plain_cv, regroup
@@ -523,7 +523,7 @@ class UpdateSearch:
         train = partial(self._train, self._solver(sparsity, self.every, start), start, result)
         return Selected((self.task,), table, fit=train, attributes=attributes)
 
-    def _train(self, solver: Updates, start: LogLinearMixture, before: FitResult, task: TextTask) -> FitResult:
+    def _train(self, solver: Multiplicative, start: LogLinearMixture, before: FitResult, task: TextTask) -> FitResult:
         """Refit all rows with the number of iterations that was best for held-out ones, and remove idle weights."""
         result = before
         if self.held_out is not None and before.outcome is not Outcome.INTERRUPTED:
@@ -563,7 +563,7 @@ class UpdateSearch:
         best = max((cast("float", score) for _, score in result.scores), default=result.objective)
         return Trial({"sparsity": sparsity, "start": number}, -best, math.nan, result)
 
-    def _solver(self, sparsity: float, rows: LabeledRows, start: LogLinearMixture) -> Updates:
+    def _solver(self, sparsity: float, rows: LabeledRows, start: LogLinearMixture) -> Multiplicative:
         """The solver with a penalty, and with the prior in the units of the rows."""
         solver, prior = NONNEGATIVE_SOLVERS[self.task.solver](SparseShares(sparsity)), self.task.known_prior
         return solver if prior is None else replace(cast("Accelerated", solver), prior=prior.bound(rows, start))
