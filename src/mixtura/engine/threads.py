@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -39,14 +40,9 @@ class TimeOverError(Exception):
 T = TypeVar("T")
 
 
-class _OuterSettings(threading.local):
-    """The settings of the calling thread before it was limited, and when its passes are given up."""
-
-    n_threads: int | None = None
-    latest: float = math.inf
-
-
-_outside = _OuterSettings()
+# Of every thread: its number of threads before it was limited, and when its passes are given up.
+_n_threads: ContextVar[int | None] = ContextVar("n_threads", default=None)
+_latest: ContextVar[float] = ContextVar("latest", default=math.inf)
 _forked = threading.Event()  # set in a process that was forked
 if os.name == "posix":
     os.register_at_fork(after_in_child=_forked.set)
@@ -96,15 +92,15 @@ def own_threads(n_threads: int) -> Iterator[None]:
 def one_thread() -> Iterator[None]:
     """A context in which operations run on the calling thread alone; passes use the previous number of threads."""
     limit_after_fork()
-    if _outside.n_threads is not None:
+    if _n_threads.get() is not None:
         yield
         return
-    _outside.n_threads = torch.get_num_threads()
+    _n_threads.set(torch.get_num_threads())
     try:
         with own_threads(1):
             yield
     finally:
-        _outside.n_threads = None
+        _n_threads.set(None)
 
 
 @contextmanager
@@ -117,16 +113,17 @@ def computing() -> Iterator[None]:
 @contextmanager
 def until(latest: float) -> Iterator[None]:
     """A context in which passes raise TimeOverError once `time.perf_counter()` exceeds `latest`."""
-    before, _outside.latest = _outside.latest, min(latest, _outside.latest)
+    before = _latest.get()
+    _latest.set(min(latest, before))
     try:
         yield
     finally:
-        _outside.latest = before
+        _latest.set(before)
 
 
 def check_time(latest: float | None = None) -> None:
     """Raise TimeOverError if the limit of `until` is over, or that of another thread."""
-    if time.perf_counter() > (_outside.latest if latest is None else latest):
+    if time.perf_counter() > (_latest.get() if latest is None else latest):
         raise TimeOverError
 
 
@@ -134,7 +131,7 @@ def available_threads(device: torch.device | None = None) -> int:
     """Number of threads for rows on a device: on a CPU the number of the caller outside `one_thread`."""
     if device is not None and device.type != "cpu":
         return 1
-    n_threads = _outside.n_threads
+    n_threads = _n_threads.get()
     return torch.get_num_threads() if n_threads is None else n_threads
 
 
@@ -156,7 +153,7 @@ def share_out(tasks: Sequence[T], size: float, work: Callable[[T, int], None], n
                 check_time()
                 work(task, 0)
         return
-    left, stopped, latest = deque(tasks), threading.Event(), _outside.latest
+    left, stopped, latest = deque(tasks), threading.Event(), _latest.get()
 
     def share(thread: int) -> None:
         with own_threads(1), torch.no_grad():
