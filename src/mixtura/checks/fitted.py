@@ -1,10 +1,9 @@
-"""Checks of the parts of a model: fitted attributes, priors, transforms, kernels, and inputs of network heads."""
+"""Checks of the parts of a model: fitted attributes, transforms, kernels, and inputs of network heads."""
 
 from __future__ import annotations
 
 import math
 import types
-from numbers import Real
 
 import numpy as np
 import torch
@@ -74,75 +73,6 @@ def same_size(name: str, size: int, expected: int) -> None:
 def feature_names(estimator: object) -> np.ndarray | None:
     """The names of the columns that an estimator was fitted to, None if they had none."""
     return vars(estimator).get("feature_names_in_")
-
-
-def concentration(value: object) -> float:
-    """Check the concentration of a Dirichlet prior on weights."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 1 <= float(value) < float("inf"):
-        raise ValueError(
-            f"concentration must be a number of at least 1; got {value!r}. Below 1 the prior density is infinite at a "
-            "weight of zero and has no maximum; 1 is a flat prior."
-        )
-    return float(value)
-
-
-def scale_matrix(name: str, value: object) -> Tensor:
-    """Check variances (D,) or a positive definite matrix (D, D); returned in double precision."""
-    values = _numbers(name, value)
-    if values.ndim not in (1, 2) or not values.numel() or (values.ndim == 2 and values.shape[0] != values.shape[1]):
-        raise ValueError(
-            f"{name} must be one variance per feature (D,) or a matrix (D, D); got shape {_shape(values)}."
-        )
-    variances = values if values.ndim == 1 else values.diagonal()
-    if not bool((variances > 0).all()):
-        named = name if values.ndim == 1 else f"the diagonal of {name}"
-        raise ValueError(f"{named} must be above 0; the smallest is {float(variances.min()):g}.")
-    if values.ndim == 1:
-        return values
-    scales = variances.sqrt()  # correlations have no units, so that features of any size are judged alike
-    correlations = values / scales / scales.unsqueeze(-1)
-    if not torch.allclose(correlations, correlations.T, rtol=0.0, atol=1e-6):
-        raise ValueError(f"{name} must be a symmetric matrix; it differs from its transpose. Pass (A + A.T) / 2.")
-    if int(torch.linalg.cholesky_ex(correlations)[1]):
-        smallest = float(torch.linalg.eigvalsh(correlations)[0])
-        raise ValueError(
-            f"{name} must be a positive definite matrix; the smallest eigenvalue of its correlations is {smallest:g}. "
-            "Pass variances (D,) only, or add to the diagonal."
-        )
-    return values
-
-
-def _numbers(name: str, value: object) -> Tensor:
-    """Check that values are finite numbers; returned in double precision."""
-    try:
-        values = torch.as_tensor(value).detach().to(torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must hold numbers; it could not be converted: {error}.") from error
-    if not bool(values.isfinite().all()):
-        raise ValueError(f"{name} must be finite; got {values.flatten()[~values.flatten().isfinite()][0].item()}.")
-    return values
-
-
-def _shape(values: Tensor) -> tuple[int, ...]:
-    return tuple(values.shape)
-
-
-def prior_mean(value: object, variances: Tensor, mean_strength: float) -> Tensor | None:
-    """Check a prior mean (D,) for all components, or (K, D) one for each; None if the means have no prior."""
-    if value is None:
-        if mean_strength > 0:
-            raise ValueError(
-                f"mean_strength={mean_strength:g} needs mean, which is None. Pass mean, or use Shrinkage, which "
-                "shrinks to the class means."
-            )
-        return None
-    values = _numbers("mean", value)
-    if values.ndim not in (1, 2) or values.shape[-1] != len(variances):
-        raise ValueError(
-            f"mean must have shape (D,) or (K, D) with D = {len(variances)}, the number of features of variances; got "
-            f"shape {_shape(values)}."
-        )
-    return values
 
 
 def warp_parameters(locations: object, scales: object) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import torch
@@ -70,11 +71,11 @@ class Conjugate:
     def __post_init__(self) -> None:
         checked = {
             "strength": checks.positive("strength", self.strength),
-            "variances": checks.scale_matrix("variances", self.variances),
-            "concentration": checks.concentration(self.concentration),
+            "variances": check_matrix("variances", self.variances),
+            "concentration": check_concentration(self.concentration),
             "mean_strength": checks.non_negative("mean_strength", self.mean_strength),
         }
-        checked["mean"] = checks.prior_mean(self.mean, checked["variances"], checked["mean_strength"])
+        checked["mean"] = check_mean(self.mean, checked["variances"], checked["mean_strength"])
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -103,7 +104,7 @@ class Conjugate:
         -------
         prior : Conjugate
         """
-        scale = checks.scale_matrix("beta", beta)
+        scale = check_matrix("beta", beta)
         count = 2 * checks.positive("alpha", alpha) - len(scale) - (checks.non_negative("eta", eta) > 0)
         if not count > 0:
             limit = "(D + 1) / 2" if eta > 0 else "D / 2"
@@ -300,7 +301,7 @@ class Shrinkage:
                     f"target is a matrix; got {self.variances!r}. Leave target_strength=None."
                 )
         checks.non_negative("mean_strength", self.mean_strength)
-        checks.concentration(self.concentration)
+        check_concentration(self.concentration)
 
     def __str__(self) -> str:
         """A short description, for tables and legends."""
@@ -367,3 +368,68 @@ class Scaled:
         log_density : Tensor of shape ()
         """
         return self.factor * self.prior.log_density(parameters)
+
+
+def check_concentration(value: object) -> float:
+    """Check the concentration of a Dirichlet prior on weights."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 1 <= float(value) < float("inf"):
+        raise ValueError(
+            f"concentration must be a number of at least 1; got {value!r}. Below 1 the prior density is infinite at a "
+            "weight of zero and has no maximum; 1 is a flat prior."
+        )
+    return float(value)
+
+
+def check_matrix(name: str, value: object) -> Tensor:
+    """Check variances (D,) or a positive definite matrix (D, D); returned in double precision."""
+    values = check_numbers(name, value)
+    if values.ndim not in (1, 2) or not values.numel() or (values.ndim == 2 and values.shape[0] != values.shape[1]):
+        raise ValueError(
+            f"{name} must be one variance per feature (D,) or a matrix (D, D); got shape {tuple(values.shape)}."
+        )
+    variances = values if values.ndim == 1 else values.diagonal()
+    if not bool((variances > 0).all()):
+        named = name if values.ndim == 1 else f"the diagonal of {name}"
+        raise ValueError(f"{named} must be above 0; the smallest is {float(variances.min()):g}.")
+    if values.ndim == 1:
+        return values
+    scales = variances.sqrt()  # correlations have no units, so that features of any size are judged alike
+    correlations = values / scales / scales.unsqueeze(-1)
+    if not torch.allclose(correlations, correlations.T, rtol=0.0, atol=1e-6):
+        raise ValueError(f"{name} must be a symmetric matrix; it differs from its transpose. Pass (A + A.T) / 2.")
+    if int(torch.linalg.cholesky_ex(correlations)[1]):
+        smallest = float(torch.linalg.eigvalsh(correlations)[0])
+        raise ValueError(
+            f"{name} must be a positive definite matrix; the smallest eigenvalue of its correlations is {smallest:g}. "
+            "Pass variances (D,) only, or add to the diagonal."
+        )
+    return values
+
+
+def check_numbers(name: str, value: object) -> Tensor:
+    """Check that values are finite numbers; returned in double precision."""
+    try:
+        values = torch.as_tensor(value).detach().to(torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must hold numbers; it could not be converted: {error}.") from error
+    if not bool(values.isfinite().all()):
+        raise ValueError(f"{name} must be finite; got {values.flatten()[~values.flatten().isfinite()][0].item()}.")
+    return values
+
+
+def check_mean(value: object, variances: Tensor, mean_strength: float) -> Tensor | None:
+    """Check a prior mean (D,) for all components, or (K, D) one for each; None if the means have no prior."""
+    if value is None:
+        if mean_strength > 0:
+            raise ValueError(
+                f"mean_strength={mean_strength:g} needs mean, which is None. Pass mean, or use Shrinkage, which "
+                "shrinks to the class means."
+            )
+        return None
+    values = check_numbers("mean", value)
+    if values.ndim not in (1, 2) or values.shape[-1] != len(variances):
+        raise ValueError(
+            f"mean must have shape (D,) or (K, D) with D = {len(variances)}, the number of features of variances; got "
+            f"shape {tuple(values.shape)}."
+        )
+    return values
