@@ -29,6 +29,10 @@ class Diagonal(Structure):
     name = "diag"
     takes_categories = True
 
+    @property
+    def is_diagonal(self) -> bool:
+        return True
+
     def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> DiagonalCovariance:
         return DiagonalCovariance(variances)
 
@@ -43,6 +47,10 @@ class Spherical(Structure):
 
     name = "spherical"
     takes_categories = True
+
+    @property
+    def is_diagonal(self) -> bool:
+        return True
 
     def start(self, variances: Tensor, deviations: Tensor, assignments: Tensor, class_of: Tensor) -> DiagonalCovariance:
         return DiagonalCovariance(_averaged(variances), spherical=True)
@@ -83,10 +91,6 @@ class DiagonalCovariance(Covariance):
     @property
     def n_features(self) -> int:
         return self.entries.shape[-1]
-
-    @property
-    def is_diagonal(self) -> bool:
-        return True
 
     @property
     def has_one_scale(self) -> bool:

@@ -49,6 +49,10 @@ class Tied(Structure):
         return self.inner.is_unrestricted
 
     @property
+    def is_diagonal(self) -> bool:
+        return self.inner.is_diagonal
+
+    @property
     def shares_across_classes(self) -> bool:
         return not self.per_class
 
@@ -116,10 +120,6 @@ class TiedCovariance(Covariance):
     @property
     def n_parameters(self) -> int:
         return self.inner.n_parameters
-
-    @property
-    def is_diagonal(self) -> bool:
-        return self.inner.is_diagonal
 
     @property
     def has_one_scale(self) -> bool:

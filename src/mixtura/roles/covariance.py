@@ -107,6 +107,11 @@ class Structure(ABC):
         return False
 
     @property
+    def is_diagonal(self) -> bool:
+        """Whether features are independent within a component."""
+        return False
+
+    @property
     def shares_across_classes(self) -> bool:
         """Whether components of different classes share a covariance."""
         return False
@@ -202,7 +207,7 @@ class Covariance(Structured):
 
     @property
     def is_diagonal(self) -> bool:
-        return False
+        return self.structure.is_diagonal
 
     @property
     def has_one_scale(self) -> bool:

@@ -287,7 +287,7 @@ class Comparison:
         size, n_rows = self.n_numeric, self.task.source.n_rows
         assert n_rows is not None
         incomplete = float((self.observed < 1).double().mean())
-        numbers = size if candidate.name == "diag" else size**2 * (1 + 10 * incomplete * size)
+        numbers = size if candidate.structure.is_diagonal else size**2 * (1 + 10 * incomplete * size)
         work = 2 * 5 * MOST_EPOCHS * n_rows * sum(candidate.n_components) * numbers
         return work <= MOST_TRAINING_WORK and self.affordable(candidate)
 
