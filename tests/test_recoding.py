@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss
 from mixtura import MixtureClassifier, load
 from mixtura.covariances.product import estimate_strength
 from mixtura.engine.sources import TensorSource
-from mixtura.init.transforms import MOST_INDICATORS, N_FOLDS, recode, with_frequencies
+from mixtura.init.transform_fits import MOST_INDICATORS, N_FOLDS, recode, with_frequencies
 from mixtura.model.transforms import Recoding, Warp
 from mixtura.selection.automatic import NUMBERS_TRADEOFF
 from test_bad_input import refused

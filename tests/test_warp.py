@@ -16,7 +16,7 @@ from mixtura import AveragedMixtureClassifier, MixtureClassifier
 from mixtura.datasets import make_rings
 from mixtura.engine.sources import TensorSource
 from mixtura.init.description import describe
-from mixtura.init.transforms import fit_warp
+from mixtura.init.transform_fits import fit_warp
 from mixtura.model.transforms import Warp
 from test_bad_input import refused
 

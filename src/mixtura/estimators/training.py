@@ -39,7 +39,7 @@ from mixtura.estimators.parts import Data, read_stream
 from mixtura.estimators.rows import read_samples
 from mixtura.files.registry import as_loaded
 from mixtura.init.description import Description, describe
-from mixtura.init.transforms import fit_warp, recode
+from mixtura.init.transform_fits import fit_warp, recode
 from mixtura.inspection.outliers import left_out, outlier_scores, reference_of
 from mixtura.model.missingness import Missingness, estimate_missingness
 from mixtura.model.mixture import MemberGroup, Mixture

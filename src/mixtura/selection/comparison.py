@@ -19,7 +19,7 @@ from mixtura.engine.sources import Block, BlockSource, TensorSource
 from mixtura.engine.threads import check_time
 from mixtura.init.description import Description, describe
 from mixtura.init.starts import Clusters, cluster_classes, mixture_of
-from mixtura.init.transforms import fit_warp, recode, with_frequencies
+from mixtura.init.transform_fits import fit_warp, recode, with_frequencies
 from mixtura.model.mixture import Mixture
 from mixtura.model.temperature import Temperature, with_noise
 from mixtura.model.transforms import Recoding, Transform, Warp

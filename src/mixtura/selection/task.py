@@ -14,7 +14,7 @@ from mixtura import checks
 from mixtura.engine.sources import BlockSource, Source, warped
 from mixtura.init.description import Description, describe
 from mixtura.init.starts import starting_mixture
-from mixtura.init.transforms import with_frequencies
+from mixtura.init.transform_fits import with_frequencies
 from mixtura.model.missingness import Missingness
 from mixtura.model.mixture import Mixture
 from mixtura.model.transforms import Recoding, Transform

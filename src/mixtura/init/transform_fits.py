@@ -1,4 +1,4 @@
-"""Transforms of columns for given samples: Johnson transforms by maximum likelihood, numbers in place of categories."""
+"""Fits of transforms of columns: Johnson transforms by maximum likelihood, numbers in place of categories."""
 
 from __future__ import annotations
 
