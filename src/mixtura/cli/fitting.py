@@ -64,14 +64,14 @@ class FitOptions:
     """The arguments of `mixtura fit` beside the files."""
 
     budget: float
-    drop: Sequence[str] = ()
-    seed: int = 0
-    method: str = "MixtureClassifier"
-    metric: str = "log-loss"
-    positive: str | None = None
-    select: bool = False
-    sep: str | None = None
-    group: str | None = None
+    drop: Sequence[str]
+    seed: int
+    method: str
+    metric: str
+    positive: str | None
+    select: bool
+    sep: str | None
+    group: str | None
 
 
 def run_fit(data: Path, target: str, out: Path, options: FitOptions) -> Answer:
@@ -275,14 +275,14 @@ def components_text(counts: object) -> str:
 class PredictOptions:
     """The arguments of `mixtura predict` beside the files."""
 
-    confidence: float = 0.0
-    false_alarm: float = 0.01
-    threshold: float | None = None
-    keep: Sequence[str] = ()
-    proba: bool = True
-    explain: bool = False
-    outliers: bool = True
-    sep: str | None = None
+    confidence: float
+    false_alarm: float
+    threshold: float | None
+    keep: Sequence[str]
+    proba: bool
+    explain: bool
+    outliers: bool
+    sep: str | None
 
 
 def load_table_model(path: Path) -> TableClassifier:

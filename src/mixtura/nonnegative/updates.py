@@ -112,9 +112,7 @@ def sum_counts(mixture: LogLinearMixture, rows: LabeledRows) -> Counts:
     return sum(others, start=first)
 
 
-def with_coefficients(
-    mixture: LogLinearMixture, rows: LabeledRows, prior: PseudoCounts | None = None
-) -> LogLinearMixture:
+def with_coefficients(mixture: LogLinearMixture, rows: LabeledRows, prior: PseudoCounts | None) -> LogLinearMixture:
     """The second half of an iteration."""
     numerator, denominator = torch.zeros_like(mixture.coefficients), torch.zeros_like(mixture.coefficients)
     for chunk in rows.chunks:
