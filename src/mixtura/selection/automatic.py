@@ -18,7 +18,7 @@ from mixtura import checks
 from mixtura.covariances import COVARIANCES, FullCovariance, TiedCovariance
 from mixtura.engine.passes import moments_by_label
 from mixtura.engine.sources import BlockSource, Source
-from mixtura.init.starts import cluster_classes, mixture_of
+from mixtura.init.starts import starting_mixture
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import safe_cholesky
 from mixtura.objectives import Joint
@@ -124,9 +124,8 @@ def _from_moments(task: Task, structure: Structure, comparison: Comparison, prio
     known, moments, sums = task.description, comparison.moments, comparison.sums
     if known.n_missing or known.unlabeled_weight or not task.structure.is_gaussian:
         task = replace(task, prior=make_prior(prior, known, task.n_components))
-        clusters = cluster_classes(known, task.n_components, "kmeans", task.generator)
-        problem = replace(task, objective=Joint(), class_prior=None).problem
-        return task.from_fit(first_update(mixture_of(clusters, structure, known), clusters.assigned, problem))
+        start = starting_mixture(known, structure, task.n_components, "kmeans", task.generator)
+        return task.from_fit(first_update(*start, replace(task, objective=Joint(), class_prior=None).problem))
     if sums is not None:
         scatter = sums[2]
     else:

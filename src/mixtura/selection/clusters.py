@@ -183,12 +183,9 @@ class ComponentPath:
 
     def _with_prior(self, prior: PriorChoice, column: Description, n_components: int) -> Problem:
         """The problem with a prior scaled to the training rows of a column."""
-        scales = column.scales_for([n_components])
-        if isinstance(prior, str):
-            prior = PRIORS[prior](scales)
-        elif prior is None:
-            prior = Shrinkage(REGULAR + len(scales.pooled))
-        return replace(self.problem, prior=prior.prior(scales) if isinstance(prior, Shrinkage) else prior)
+        if prior is None:
+            prior = Shrinkage(REGULAR + self.problem.source.n_features)
+        return replace(self.problem, prior=make_prior(prior, column, [n_components]))
 
     def _held_out(self, stack: Stack) -> list[tuple[float, float]]:
         """Mean negative log density of held-out rows and its standard error, for every prior."""
