@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -56,6 +56,11 @@ class Normal:
         return Normal(centre, max(self.strength * rows.mean_square, 1e-300))
 
     @property
+    def at_start(self) -> bool:
+        """Whether the largest density is at the start, which is not known yet."""
+        return isinstance(self.centre, str) and self.centre == "start"
+
+    @property
     def _centre(self) -> Tensor:
         assert isinstance(self.centre, Tensor)
         return self.centre
@@ -91,6 +96,7 @@ class PseudoCounts:
 
     strength: float = 1.0
     _counts: Tensor | None = None  # (D,)
+    at_start: ClassVar[bool] = False  # as of `Normal`
 
     def __post_init__(self) -> None:
         checks.positive("strength", self.strength)

@@ -221,13 +221,13 @@ class TextCandidate:
     @property
     def strength(self) -> float:
         """That of its normal prior."""
-        assert isinstance(self.prior, Normal)
+        assert self.prior is not None
         return self.prior.strength
 
     @property
     def from_start(self) -> bool:
         """Whether the prior is centred at the multinomial start."""
-        return isinstance(self.prior, Normal) and self.prior.centre == "start"
+        return self.prior is not None and self.prior.at_start
 
 
 @dataclass(frozen=True)
