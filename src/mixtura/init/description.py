@@ -47,6 +47,14 @@ class Description:
         """Total weight of all rows."""
         return float(self.class_weights.sum()) + self.unlabeled_weight
 
+    @property
+    def labeled(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The labeled samples, class by class: rows (n, D), numbers of their classes (n,), and weights (n,)."""
+        samples = self.samples[: len(self.class_means)]
+        rows, weights = (torch.cat(part) for part in zip(*samples, strict=True))
+        counts = torch.tensor([len(own) for own, _ in samples], device=rows.device)
+        return rows, torch.arange(len(samples), device=rows.device).repeat_interleave(counts), weights
+
     def spread(self, n_components: float) -> Tensor:
         """Expected variances of the components of a class, (D,) (default-prior):
 

@@ -70,11 +70,8 @@ class _Columns:
 
     @classmethod
     def of(cls, description: Description) -> _Columns:
-        samples = description.samples[: len(description.class_weights)]
-        rows = torch.cat([rows for rows, _ in samples])
-        weights = torch.cat([weights for _, weights in samples])
-        labels = torch.cat([torch.full((len(own),), c, device=rows.device) for c, (own, _) in enumerate(samples)])
-        columns = cls(rows.nan_to_num(nan=0.0), weights.unsqueeze(-1) * ~rows.isnan(), labels, len(samples))
+        (rows, labels, weights), n_classes = description.labeled, len(description.class_weights)
+        columns = cls(rows.nan_to_num(nan=0.0), weights.unsqueeze(-1) * ~rows.isnan(), labels, n_classes)
         return columns.thinned(FITTED_ROWS)
 
     def thinned(self, n_rows: int) -> _Columns:

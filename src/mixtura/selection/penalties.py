@@ -10,8 +10,6 @@ from itertools import product
 from numbers import Real
 from typing import TypeAlias, cast
 
-import torch
-
 from mixtura import checks
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import Block, BlockSource, Source, locate
@@ -150,10 +148,8 @@ def make_folds(task: Task, cv: object, fit_start: Callable[[Task], Mixture]) -> 
 
 
 def _described(task: Task) -> Block:
-    samples = task.description.samples[: len(task.n_components)]
-    rows = torch.cat([rows for rows, _ in samples])
-    labels = torch.cat([torch.full((len(part),), c, device=rows.device) for c, (part, _) in enumerate(samples)])
-    return Block(rows, labels, weights=torch.cat([weights for _, weights in samples]))
+    rows, labels, weights = task.description.labeled
+    return Block(rows, labels, weights=weights)
 
 
 def _in_memory(task: Task) -> Block:

@@ -212,7 +212,7 @@ class Task:
             return replace(self, **changes, warp=warp, structure=structure)
         source = warped(self.source, warp)
         description = describe(source, self.n_classes, self.generator)
-        rows, weights = (torch.cat(part) for part in zip(*self.description.samples[: self.n_classes], strict=True))
+        rows, _, weights = self.description.labeled
         log_slope = float(weights @ warp.log_slopes(rows).double() / weights.sum())
         return replace(self, source=source, description=description, warp=warp, log_slope=log_slope)
 
