@@ -115,8 +115,6 @@ class Task:
         Already applied to source and description.
     ordered : tuple of int, default=()
         Categorical features, by their position among them, whose categories have an order.
-    log_slope : float, default=0.0
-        Mean contribution of the transform to the log density of a sample.
     temperature, label_noise : float
         Of the class probabilities.
     missingness : Missingness or None, default=None
@@ -149,7 +147,6 @@ class Task:
     held_out: BlockSource | None = None
     warp: Transform | None = None
     ordered: tuple[int, ...] = ()
-    log_slope: float = 0.0
     temperature: float = 1.0
     label_noise: float = 0.0
     missingness: Missingness | None = None
@@ -212,9 +209,7 @@ class Task:
             return replace(self, **changes, warp=warp, structure=structure)
         source = warped(self.source, warp)
         description = describe(source, self.n_classes, self.generator)
-        rows, _, weights = self.description.labeled
-        log_slope = float(weights @ warp.log_slopes(rows).double() / weights.sum())
-        return replace(self, source=source, description=description, warp=warp, log_slope=log_slope)
+        return replace(self, source=source, description=description, warp=warp)
 
     @property
     def problem(self) -> Problem:
