@@ -28,10 +28,10 @@ from mixtura.priors import PRIORS, Shrinkage, default_strength
 from mixtura.roles import Prior, Structure
 from mixtura.selection.merging import one_fewer
 from mixtura.selection.scores import mean_and_error
-from mixtura.selection.search import Search, Trial
+from mixtura.selection.search import Search, Trial, check_complete
 from mixtura.selection.splits import Grouped, hold_outs, regroup, sample_of
 from mixtura.selection.task import OTHER_PRIORS, PriorChoice, Selected, Task, is_auto, make_prior
-from mixtura.solvers import EM, MemberFit, Outcome, Problem, Stack, first_update, run_together
+from mixtura.solvers import EM, MemberFit, Problem, Stack, first_update, run_together
 
 INFORMATION = ("bic", "icl")  # criteria that need no held-out samples
 CRITERIA = ("held_out", "out_of_bag", *INFORMATION)
@@ -165,8 +165,7 @@ class ComponentPath:
             for b, ((number, column), prior) in enumerate(product(enumerate(self.columns), self.priors))
         ]
         results = run_together(self.structure, members, self.rows, PATH_ITERATIONS, PATH_TOL)
-        if any(result.outcome is Outcome.INTERRUPTED for result in results):
-            raise KeyboardInterrupt
+        check_complete(*results)
         self.stack = Stack.of(self.structure, [result.mixture for result in results])
         fits = [result.mixture for result in results[-len(self.priors) :]]  # to all rows
         scores = self._information(fits) if self.search.criterion in INFORMATION else self._held_out(self.stack)

@@ -28,10 +28,10 @@ from mixtura.objectives import Joint
 from mixtura.roles import Structure
 from mixtura.selection.closed_forms import ClassMatrices, ShrinkagePath
 from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
-from mixtura.selection.search import Trial
+from mixtura.selection.search import Trial, check_complete
 from mixtura.selection.splits import Grouped, Split, hold_outs, plain_cv, regroup, sample_of, strata_of
 from mixtura.selection.task import HybridTraining, PriorChoice, Task, make_prior
-from mixtura.solvers import MemberFit, Outcome, Stack, first_update, run_together
+from mixtura.solvers import MemberFit, Stack, first_update, run_together
 
 COARSE = 4  # strengths are compared at every fourth temperature
 SAMPLES_PER_COMPONENT = 5  # at least; at least as many as features if every component has its own covariance matrix
@@ -438,8 +438,7 @@ class Comparison:
 
 def _train(structure: Structure, members: list[MemberFit], source: BlockSource) -> list[Mixture]:
     results = run_together(structure, members, source, MAX_ITER, TOL)
-    if any(result.outcome is Outcome.INTERRUPTED for result in results):
-        raise KeyboardInterrupt
+    check_complete(*results)
     return [result.mixture for result in results]
 
 

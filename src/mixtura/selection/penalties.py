@@ -19,7 +19,7 @@ from mixtura.model.mixture import Mixture
 from mixtura.objectives import Conditional, Hybrid
 from mixtura.priors import Shrinkage
 from mixtura.roles import Objective
-from mixtura.selection.search import Search, SearchTable, Trial
+from mixtura.selection.search import Search, SearchTable, Trial, check_complete
 from mixtura.selection.splits import hold_outs, regroup
 from mixtura.selection.task import PriorChoice, Selected, Task, is_auto, make_prior, start
 from mixtura.solvers import EM, BaumWelch, EarlyStopping, FitResult, Outcome, run
@@ -73,7 +73,9 @@ def make_objective(tradeoff: float) -> Objective:
 def fit_generative(task: Task, start: Mixture) -> Mixture:
     """EM with the default prior. Under strong penalties all components of a class would coincide."""
     problem = with_prior(task, "default", start.class_sizes).generative
-    return check_complete(run(EM(), problem, start, *task.limits)).mixture
+    result = run(EM(), problem, start, *task.limits)
+    check_complete(result)  # half a fit is no candidate
+    return result.mixture
 
 
 def adapt_to_prior(task: Task, setting: Setting, start: Mixture) -> Mixture:
@@ -88,7 +90,9 @@ def fit_discriminative(task: Task, setting: Setting, start: Mixture, early_stopp
     """A fit by Baum-Welch, with early stopping up to the step that predicts the held-out samples best."""
     problem = setting.of(task, start.class_sizes).problem
     judge = EarlyStopping(lambda mixture: score_held_out(task, mixture)[0]) if early_stopping else None
-    return check_complete(run(BaumWelch(), problem, start, *task.limits, held_out=judge))
+    result = run(BaumWelch(), problem, start, *task.limits, held_out=judge)
+    check_complete(result)
+    return result
 
 
 def score_held_out(task: Task, mixture: Mixture) -> tuple[float, float]:
@@ -96,13 +100,6 @@ def score_held_out(task: Task, mixture: Mixture) -> tuple[float, float]:
     assert task.held_out is not None
     summary = summarise(mixture, task.held_out, Conditional(), locate(task.held_out), task.memory_limit)
     return summary.value, summary.weight
-
-
-def check_complete(result: FitResult) -> FitResult:
-    """Return a fit; raise KeyboardInterrupt again if Ctrl-C interrupted it, since half a fit is no candidate."""
-    if result.outcome is Outcome.INTERRUPTED:
-        raise KeyboardInterrupt
-    return result
 
 
 def add_components(task: Task, start: Mixture, fit: Mixture, step: Growth) -> Mixture:

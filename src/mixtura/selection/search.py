@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mixtura.engine.threads import TimeOverError, until
 from mixtura.files.registry import storable
+from mixtura.solvers import FitResult, Outcome
 
 SHOWN = 20  # candidates that a printed table lists
 
@@ -175,6 +176,12 @@ LATEST = 1.2
 def distinct(items: Sequence[Item]) -> list[Item]:
     """The items without those that are there already, in order."""
     return list({id(item): item for item in items}.values())
+
+
+def check_complete(*results: FitResult[Any]) -> None:
+    """Raise KeyboardInterrupt, which ends a search, if Ctrl-C interrupted one of these fits."""
+    if any(result.outcome is Outcome.INTERRUPTED for result in results):
+        raise KeyboardInterrupt
 
 
 @dataclass(frozen=True)

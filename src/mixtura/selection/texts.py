@@ -24,7 +24,7 @@ from mixtura.nonnegative.multinomial import fit_multinomials
 from mixtura.nonnegative.priors import CoefficientPrior, Normal, SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS, Accelerated, Multiplicative, finish
 from mixtura.selection.scores import mean_and_error
-from mixtura.selection.search import Search, SearchTable, Trial
+from mixtura.selection.search import Search, SearchTable, Trial, check_complete
 from mixtura.selection.splits import Grouped, Split, draw_rows, hold_outs, plain_cv, regroup
 from mixtura.selection.task import Selected, is_auto
 from mixtura.solvers import EarlyStopping, FitResult, Outcome, run
@@ -371,8 +371,7 @@ class TextSearch:
         view, mixtures, scores, targets, weights = self.view(candidate.rows), [], [], [], []
         for number, (rows, held_out) in enumerate(view.folds):
             result = self.fit(candidate, rows, view, None if starts is None else starts[number], TOL, MAX_ITER)
-            if result.outcome is Outcome.INTERRUPTED:
-                raise KeyboardInterrupt
+            check_complete(result)
             mixtures.append(result.mixture)
             scores.append(result.mixture.log_probabilities(held_out.features).T)
             targets.append(held_out.targets)
@@ -545,9 +544,7 @@ class UpdateSearch:
 
     def _try_all(self, search: Search[FitResult], starts: list[LogLinearMixture]) -> None:
         for sparsity, number in product(self.penalties, range(len(starts))):
-            trial = search.try_one(lambda s=sparsity, n=number: self._evaluate(s, n, starts[n]))
-            if trial.fit.outcome is Outcome.INTERRUPTED:
-                raise KeyboardInterrupt
+            check_complete(search.try_one(lambda s=sparsity, n=number: self._evaluate(s, n, starts[n])).fit)
 
     def _evaluate(self, sparsity: float, number: int, start: LogLinearMixture) -> Trial[FitResult]:
         """Fit the rows that are not held out; the others say when to stop, and score the fit."""

@@ -16,7 +16,7 @@ from mixtura.objectives import Hybrid, Margin
 from mixtura.objectives.likelihood import class_posteriors
 from mixtura.priors import Scaled
 from mixtura.selection.scores import classification_score
-from mixtura.selection.search import Search, SearchTable, Trial
+from mixtura.selection.search import Search, SearchTable, Trial, check_complete
 from mixtura.selection.splits import hold_outs, regroup
 from mixtura.selection.task import PriorChoice, Selected, Task, make_prior, start
 from mixtura.solvers import EM, EarlyStopping, FitResult, Gradient, Outcome, run
@@ -155,9 +155,7 @@ class TradeoffSearch:
             return _trial(tradeoff, result, best, own)
 
         for tradeoff in PATH if self.selects_tradeoff else (self.objective.tradeoff,):
-            trial = search.try_one(partial(evaluate, tradeoff))
-            if trial.fit.outcome is Outcome.INTERRUPTED:
-                raise KeyboardInterrupt
+            check_complete(search.try_one(partial(evaluate, tradeoff)).fit)
 
     def train(
         self,
