@@ -274,30 +274,34 @@ To repeat it:
     export MIXTURA_BENCHMARKS=~/sets
     python -m benchmarks defaults --sets evaluation --processes 8 --minutes 60   # a later call continues
     python -m benchmarks defaults --sets evaluation --folds 2 --conditions "random 10" "random 60"
-    python -m benchmarks defaults --sets evaluation --folds 2 --conditions complete --classifiers TabM RealMLP xRFM
+    python -m benchmarks defaults --sets evaluation --folds 2 --conditions "at random 30" "informative 30"
+    python -m benchmarks defaults --sets evaluation --folds 2 --conditions complete \\
+        --classifiers "explainable boosting" TabM RealMLP xRFM
+    python -m benchmarks defaults --sets evaluation --folds 1 --conditions "deployment 30" \\
+        --classifiers "MixtureClassifier()" "logistic regression" "random forest" LightGBM
 """
 
 
 USES = {
     "development": "Rules of the default were chosen on these sets, so that its figures here are optimistic.",
     "evaluation": """No rule was chosen on these sets. The default was run on them when it was done: folds 1 and 2 of
-complete sets and with 30 % missing at random, fold 1 under the other conditions. The other folds were run later, with
-the same code of the mixtures, the same settings of the others and the same versions of packages. No measurement was
-replaced by another.""",
+complete sets and with 30 % missing at random, fold 1 under the other conditions. Other folds and classifiers were run
+later, with the same code of the mixtures, the same settings of the others and the same versions of packages. No
+measurement was replaced by another.""",
     "generators": "Drawn from distributions of our own.",
 }
 
 
-def circumstances() -> str:
-    """Machines and versions of the run on evaluation sets, and fits that were stopped."""
+def circumstances(rows: list[Row]) -> str:
+    """Time, machines and versions of the run on evaluation sets, and fits that were stopped or left out."""
     run = tomllib.loads((defaults.RESULTS / "defaults_evaluation.toml").read_text("utf-8"))
     stopped = [f"{s['classifier']} on {s['set']} after {s['minutes']} minutes" for s in run["stopped"]]
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    left_out = [f"{one['classifier']} on {', '.join(one['sets'])} ({one['why']})" for one in run["left_out"]]
+    hours = sum(row["fit seconds"] + row["predict seconds"] for row in rows) / 3600
     machines = "; ".join(f"{name}: {words}" for name, words in run["machines"].items())
-    words = [f"Machines: {machines}.", f"Versions: {versions}.", f"Stopped and absent: {', '.join(stopped)}."]
-    words += [f"Not run: {'; '.join(left_out)}."] if left_out else []
-    return " ".join([*words, run["checks"]])
+    words = [f"All fits and predictions took {hours:.1f} core-hours.", f"Machines: {machines}."]
+    words += [f"Versions: {versions}.", f"Stopped and absent: {', '.join(stopped)}."]
+    return " ".join([*words, f"Not run: {'; '.join(run['left_out'])}.", run["checks"]])
 
 
 def page(rows: list[Row]) -> str:
@@ -320,7 +324,7 @@ def page(rows: list[Row]) -> str:
         lines += [f"## {part.capitalize()} sets", "", USES[part], ""]
         lines += [f"{n_sets}{listed} sets, at most {folds} of 5 folds. Code of the mixtures: {', '.join(codes)}.", ""]
         lines += extent(of_part)
-        lines += [circumstances(), ""] if part == "evaluation" else []
+        lines += [circumstances(of_part), ""] if part == "evaluation" else []
         for condition in defaults.CONDITIONS:
             chosen = [row for row in of_part if row["condition"] == condition]
             if any(row["classifier"] != OURS for row in chosen):
@@ -359,7 +363,7 @@ def extent(rows: list[Row]) -> list[str]:
     absent = [name.replace(IMPUTED, " (imputed)") for name in CLASSIFIERS if name not in names]
     lacking = {"classifiers": absent, "conditions": [c for c in defaults.CONDITIONS if c not in conditions]}
     words = [f"{what}: {', '.join(own)}" for what, own in lacking.items() if own]
-    return [*lines, "", *([f"Not run at all, {'; '.join(words)}.", ""] if words else [])]
+    return [*lines, "", *([f"Without results, {'; '.join(words)}.", ""] if words else [])]
 
 
 def size_of(fits: set[tuple[str, int]]) -> str:
