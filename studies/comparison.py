@@ -452,7 +452,8 @@ BLOCKS = (
         of_hybrid(", searched", {"LL": "LL, sizes by validation"}),
         "Numbers of trials differ between rows and are in the page of the search (studies/results/hybrid_search.md): "
         "six, with one EM fit as the start, for the drawn variants in pixels and for diagonal covariances but those of "
-        "MNIST (pca50) and CIFAR-10. MNIST (pca50) and its variants start from averaged EM, which is the next row.",
+        "MNIST (pca50) and CIFAR-10. MNIST (pca50) and its variants with full covariances start from averaged EM, "
+        "which is the next row.",
         of_averages([name for name in published()["RPTP18 table 1"]["columns"] if name.split()[-1] != "LL"]),
     ),
     Block(

@@ -149,7 +149,7 @@ def not_computed(folder: Path) -> list[str]:
                 groups.setdefault("all" if own == every else ", ".join(own), []).append(row)
             cells = "; ".join(f"{', '.join(rows)}: {own}" for own, rows in groups.items())
             lines.append(f"| {block.table} | {block.name} | {len(absent)} | {cells} |")
-    return lines
+    return lines if len(lines) > 2 else ["There are none."]
 
 
 def page(folder: Path = RESULTS) -> str:
