@@ -123,6 +123,28 @@ def test_momentum_carries_the_moments_on(rng, device):
     assert_close(solver.anchor(progress, 0).seconds[0], second.covariances)
 
 
+def test_mixtures_of_a_stored_state_move_to_where_updates_are_computed(rng, monkeypatch):
+    """On a GPU a file gives them back on the device of the rows, and the moments of few parameters are on the host."""
+    solver, problem = BaumWelch(), conditional(random_data(KINDS["all_hard"], rng, n_rows=60).source())
+    state, moved, used = solver.init(problem, random_mixture(COVARIANCES["full"], rng)), [], []
+    for _ in range(2):
+        state, _ = solver.step(problem, state)
+    update, move = BaumWelch.update, Problem.move_for_updates
+
+    def move_and_remember(self, mixture):
+        moved.append(replace(move(self, mixture)))  # another object, as on another device
+        return moved[-1]
+
+    def remember(self, problem, now, *others):
+        used.extend((now.mixture, now.previous))
+        return update(self, problem, now, *others)
+
+    monkeypatch.setattr(Problem, "move_for_updates", move_and_remember)
+    monkeypatch.setattr(BaumWelch, "update", remember)
+    solver.step(problem, replace(state, _summary=None))
+    assert all(any(part is other for other in moved) for part in used)
+
+
 def test_without_a_denominator_it_is_em(rng, device, dtype, tolerance):
     source = random_data(KINDS["all_hard"], rng, dtype).source(device, dtype)
     for case in UPDATED.values():

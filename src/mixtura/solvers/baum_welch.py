@@ -81,8 +81,10 @@ class BaumWelch:
 
         The first retry omits momentum, the next ones increase E.
         """
-        if state._summary is None:  # the state is from a file
-            state = replace(state, _summary=self.init(problem, state.mixture).summary)
+        if state._summary is None:  # the state is from a file, with its mixtures on the device of the rows
+            here = self.init(problem, state.mixture)
+            previous = None if state.previous is None else problem.move_for_updates(state.previous)
+            state = replace(state, mixture=here.mixture, previous=previous, _summary=here.summary)
         factor, n_steps, problem = state.factor, state.n_steps, problem.beside(state.mixture)
         for _ in range(MOST_REJECTIONS):
             candidate = self.update(problem, state, factor, n_steps)
