@@ -478,7 +478,8 @@ BLOCKS = (
         "RPTP18 table 2",
         "the paper's methods, other labeled samples",
         of_few_labels({name: name for name in FEW_ROWS}),
-        "An earlier version, with other parameters of the optimiser and minibatches of 100 for SV.",
+        "The same methods and settings on two other draws of the labeled samples, or on one where a figure has no "
+        "standard error.",
     ),
     Block(
         "RPTP18 table 2",
