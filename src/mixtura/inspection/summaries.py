@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -127,15 +127,12 @@ class ModelSummary:
     facts: Mapping[str, object]
     components: Table
     note: str = ""
-    sections: Mapping[str, Table] = field(default_factory=dict)  # further tables by their titles
 
     def __str__(self) -> str:
         width = max((len(name) for name in self.facts), default=0)
         lines = [self.title, "-" * len(self.title)]
         lines += [f"{name.ljust(width)}  {text_of(value)}" for name, value in self.facts.items()]
         lines += ["", str(self.components)]
-        for title, table in self.sections.items():
-            lines += ["", title, str(table)]
         return "\n".join([*lines, *(["", self.note] if self.note else [])])
 
     __repr__ = __str__
@@ -145,12 +142,9 @@ class ModelSummary:
             f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{html.escape(text_of(value))}</td></tr>"
             for name, value in self.facts.items()
         )
-        others = "".join(
-            f"<p><b>{html.escape(title)}</b></p>{table._repr_html_()}" for title, table in self.sections.items()
-        )
         note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
         title = f"<h4>{html.escape(self.title)}</h4>"
-        return f"{title}<table>{facts}</table>{self.components._repr_html_()}{others}{note}"
+        return f"{title}<table>{facts}</table>{self.components._repr_html_()}{note}"
 
     def to_frame(self) -> pd.DataFrame:
         """The components as a pandas data frame, with the means and the scales of all features as numbers."""
