@@ -19,7 +19,7 @@ from mixtura.nonnegative.mixture import (
     losses_without,
     posterior,
 )
-from mixtura.nonnegative.priors import SparseShares
+from mixtura.nonnegative.priors import CORNER, SparseShares
 from mixtura.nonnegative.updates import NONNEGATIVE_SOLVERS as REGISTRY
 from mixtura.nonnegative.updates import Accelerated, Multiplicative, pack, unpack, without_idle_weights
 from mixtura.solvers import run
@@ -214,7 +214,7 @@ def test_the_gradient_equals_differences(rng, data, sharing, strength):
     plain = reference.log_likelihood(
         data.rows, data.labels, data.weights, raw_weights(mixture), mixture.coefficients.numpy()
     )
-    cost = reference.penalty(raw_weights(mixture), strength, SparseShares(strength).corner)
+    cost = reference.penalty(raw_weights(mixture), strength, CORNER)
     assert_close(value, (plain - cost) / data.weights.sum())
     for number in range(0, len(here), 3):
         unit = torch.zeros_like(here)
@@ -251,7 +251,7 @@ def test_the_penalty_does_not_change_with_the_scale_of_weights_or_bases(rng):
     scales = torch.from_numpy(rng.normal(0, 3, N_BASES))
     scaled = replace(mixture, log_weights=mixture.log_weights + scales[mixture.basis_of] + 7.0)
     assert_close(penalty.value(scaled.shares), penalty.value(mixture.shares))
-    assert_close(penalty.value(mixture.shares), reference.penalty(raw_weights(mixture), 2.0, penalty.corner))
+    assert_close(penalty.value(mixture.shares), reference.penalty(raw_weights(mixture), 2.0, CORNER))
 
 
 def test_a_basis_of_one_class_costs_the_strength():

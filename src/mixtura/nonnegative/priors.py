@@ -137,7 +137,7 @@ CoefficientPrior: TypeAlias = Normal | PseudoCounts
 class SparseShares:
     """A penalty on the class shares V_cj of bases, whose columns are on the simplex (sparse-shares):
 
-        penalty(V) = strength sum_cj log(1 + V_cj / corner) / log(1 + 1 / corner).
+        penalty(V) = strength sum_cj log(1 + V_cj / CORNER) / log(1 + 1 / CORNER).
 
     Above the corner it is, up to a constant, minus the log density of a Dirichlet distribution with exponents below
     one, which favours few and large shares. The corner keeps it finite at zero: a share of zero costs nothing, and a
@@ -146,20 +146,19 @@ class SparseShares:
     """
 
     strength: float
-    corner: float = CORNER
 
     @property
     def unit(self) -> float:
         """Factor of the logarithms."""
-        return self.strength / math.log1p(1 / self.corner)
+        return self.strength / math.log1p(1 / CORNER)
 
     def value(self, shares: Tensor) -> float:
         """The penalty of shares (C, J)."""
-        return self.unit * float((shares / self.corner).log1p().sum())
+        return self.unit * float((shares / CORNER).log1p().sum())
 
     def slopes(self, shares: Tensor) -> Tensor:
         """Its derivative by each share, (C, J)."""
-        return self.unit / (shares + self.corner)
+        return self.unit / (shares + CORNER)
 
     def gradient(self, shares: Tensor) -> Tensor:
         """Its derivative by the log weights, of which shares are the softmax over a column, (C, J)."""
@@ -168,10 +167,10 @@ class SparseShares:
 
     def savings(self, shares: Tensor) -> Tensor:
         """Decrease of the penalty when one share becomes zero and its column is renormalised, (C, J)."""
-        costs = (shares / self.corner).log1p()  # (C, J)
+        costs = (shares / CORNER).log1p()  # (C, J)
         left = (1 - shares).clamp_min(1e-300)  # (C, J), by the share that goes
-        others = (shares.unsqueeze(1) / (left * self.corner)).log1p()  # (C, C, J): first the one that stays
-        others = others.sum(0) - (shares / (left * self.corner)).log1p()
+        others = (shares.unsqueeze(1) / (left * CORNER)).log1p()  # (C, C, J): first the one that stays
+        others = others.sum(0) - (shares / (left * CORNER)).log1p()
         others = torch.where(shares < 1 - 1e-12, others, 0.0)  # the only share of a basis has no others
         return self.unit * (costs.sum(0) - others)
 
