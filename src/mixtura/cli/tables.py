@@ -246,7 +246,7 @@ class TableProblem:
         Sentences about rows and columns that were left out, and values that count as missing.
     no_classes : tuple
         Values of the target that stand for missing ones.
-    groups : ndarray of shape (n_rows,), optional
+    groups : ndarray of shape (n_rows,), or None
         Groups of rows that no split divides.
     """
 
@@ -254,8 +254,8 @@ class TableProblem:
     labels: np.ndarray
     columns: list[TableColumn]
     notes: list[str]
-    no_classes: tuple[Hashable, ...] = ()
-    groups: np.ndarray | None = None
+    no_classes: tuple[Hashable, ...]
+    groups: np.ndarray | None
 
 
 def read_problem(frame: pd.DataFrame, target: str, drop: Sequence[str] = (), group: str | None = None) -> TableProblem:

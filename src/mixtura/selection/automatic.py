@@ -178,7 +178,7 @@ class AutomaticSearch:
         Whether transformed features are compared with the features as they are.
     takes_temperature : bool
         Whether the selected temperature is that of the model.
-    average : int, default=1
+    average : int
         Largest number of candidates whose posteriors are averaged.
     informative : bool
         Whether missing values count even if held-out samples do not gain by it; only if the task has a `missingness`.
@@ -191,9 +191,9 @@ class AutomaticSearch:
     prior: PriorChoice
     transforms: bool
     takes_temperature: bool
-    average: int = 1
-    informative: bool = False
-    time_budget: float | None = None
+    average: int
+    informative: bool
+    time_budget: float | None
 
     def run(self, task: Task) -> Selected[Task]:
         """Select settings; structure, prior and numbers of components of the task are ignored."""

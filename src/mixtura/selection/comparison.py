@@ -99,7 +99,7 @@ class Comparison:
     Copies have the same samples and folds with other features: transformed ones, or numbers in place of categories.
     """
 
-    def __init__(self, task: Task, structures: Mapping[str, Structure], once: bool = False, whole: str | None = None):
+    def __init__(self, task: Task, structures: Mapping[str, Structure], once: bool, whole: str | None):
         apart = whole == "tied" and any(structure.has_directions for structure in structures.values())
         most = SELECTION_SAMPLES if isinstance(plain_cv(task.cv), int) else None
         most = 2 * SELECTION_SAMPLES if apart else most  # half of them may train a candidate

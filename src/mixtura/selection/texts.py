@@ -165,18 +165,18 @@ class TextTask:
     generator: torch.Generator
     splitter: torch.Generator  # of a named solver, so that initialisation does not depend on the held-out rows
     cv: object
-    rows: str | None = "auto"
-    n_components: int | str = "auto"
-    prior: str | CoefficientPrior | None = "auto"
-    temperature: float | str = "auto"
-    sparsity: float | str = "auto"
-    shared: bool = False
-    max_iter: int = 1000
-    tol: float = 1e-6
-    time_budget: float | None = None
-    solver: str = "auto"
-    n_init: int = 1
-    validation_fraction: float | None = None  # None: without early stopping
+    rows: str | None
+    n_components: int | str
+    prior: str | CoefficientPrior | None
+    temperature: float | str
+    sparsity: float | str
+    shared: bool
+    max_iter: int
+    tol: float
+    time_budget: float | None
+    solver: str
+    n_init: int
+    validation_fraction: float | None  # None: without early stopping
 
     @property
     def known_temperature(self) -> float:
