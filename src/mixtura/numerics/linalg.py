@@ -19,7 +19,7 @@ class NumericalError(FloatingPointError, ValueError):
     """The input leads to non-finite numbers. It is both a ValueError and an ArithmeticError."""
 
 
-def safe_cholesky(matrices: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+def safe_cholesky(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Compute lower Cholesky factors, and a mask of the repaired matrices.
 
     A matrix that is not positive definite gets the smallest sufficient multiple of its own diagonal added.
@@ -28,8 +28,6 @@ def safe_cholesky(matrices: Tensor, out: tuple[Tensor, Tensor] | None = None) ->
     ----------
     matrices : Tensor of shape (..., D, D)
         Symmetric matrices.
-    out : tuple of Tensor, optional
-        Memory for the factors and for 32-bit integers (...); used unless a matrix has to be repaired.
 
     Returns
     -------
@@ -42,7 +40,7 @@ def safe_cholesky(matrices: Tensor, out: tuple[Tensor, Tensor] | None = None) ->
     NumericalError
         If a matrix has a non-finite entry or a diagonal that is not positive.
     """
-    factors, info = torch.linalg.cholesky_ex(matrices, out=out)
+    factors, info = torch.linalg.cholesky_ex(matrices)
     repaired = info > 0
     if torch.compiler.is_compiling() or (matrices.is_cuda and torch.cuda.is_current_stream_capturing()):
         return factors, repaired  # control flow cannot depend on recorded values
