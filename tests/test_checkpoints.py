@@ -29,6 +29,8 @@ from mixtura import (
 from mixtura.datasets import make_ripley
 from mixtura.files import checkpoints
 from mixtura.priors import Shrinkage
+from mixtura.selection.clusters import ComponentPath
+from mixtura.selection.comparison import Comparison
 from mixtura.selection.search import Search
 from mixtura.solvers import batched_em, loop
 
@@ -291,6 +293,29 @@ def test_ctrl_c_in_a_search_keeps_the_best_candidate_so_far(name, monkeypatch):
         assert len(model.weights_) == best.what["n_components"]
     if name == "hybrid":
         assert model.tradeoff_ == best.what["tradeoff"]
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "changes"),
+    [  # so that the best has several components, and samples are held out
+        ("classifier", Comparison, {"covariance_type": "spherical", "average": 1}),
+        ("density", ComponentPath, {"prior": "auto"}),
+    ],
+)
+def test_ctrl_c_after_the_candidates_keeps_the_best(name, place, changes, monkeypatch):
+    """While the best one is fitted again without the held-out samples, for outlier scores."""
+    model, folds = clone(SEARCHES[name]).set_params(**changes), place.folds
+
+    def interrupting(self, best):
+        with monkeypatch.context() as patch:
+            interrupt_at(patch, 2)
+            return folds(self, best)
+
+    monkeypatch.setattr(place, "folds", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(ROWS, LABELS)
+    assert len(model.search_) > 2
+    assert np.isfinite(answers(model)).all()
 
 
 @pytest.mark.parametrize("name", SEARCHES)

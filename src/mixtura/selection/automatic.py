@@ -302,15 +302,21 @@ class AutomaticSearch:
                 posteriors = comparison.log_posteriors(chosen.fit.scores, tasks[0].temperature)
             missingness = choose_missingness(comparison, posteriors, task.missingness, self.informative)
             tasks = [replace(own, missingness=missingness) for own in tasks]
+        estimate, folds = None, []
+
+        def judge() -> None:
+            nonlocal estimate
+            given = None if self.takes_temperature else task.temperature
+            estimate = estimate_selection(comparison, search.trials, most, given, self.informative, began + budget)
+            if estimate is not None and not whole:  # otherwise one more fit as large
+                folds.extend(comparison.folds(chosen.fit))
+
+        if not search.interrupted and task.objective.own_class_only:  # otherwise the model is not what was compared
+            search.run(judge)
         results = tuple(
             own.interrupted() if search.interrupted else _fit_of(own, member.fit)
             for own, member in zip(tasks, members, strict=True)
         )
-        estimate = None
-        if not search.interrupted and task.objective.own_class_only:  # otherwise the model is not what was compared
-            given = None if self.takes_temperature else task.temperature
-            estimate = estimate_selection(comparison, search.trials, most, given, self.informative, began + budget)
-        folds = comparison.folds(chosen.fit) if estimate is not None and not whole else ()  # one more fit as large
         table = replace(search.table(*members), estimate=estimate)
         temperature = temperature if self.takes_temperature else 1.0
         return Selected(tuple(tasks), table, results, average_temperature=temperature, folds=folds)

@@ -96,13 +96,14 @@ class ComponentSearch:
         search: Search[Mixture] = Search(checks.one_of("criterion", self.criterion, CRITERIA))
         path = ComponentPath(problem, task.structure, priors, search, self.generator, regroup(task.cv, N_FOLDS))
         search.run(lambda: path.walk(self.n_components))
-        best = search.best
+        best, folds = search.best, []
+        if not search.interrupted:
+            search.run(lambda: folds.extend(path.folds(best)))
         prior, count = settings_of(best)
         counts = [count]
         prior = make_prior(prior, task.description, counts)
         task = replace(task, n_components=counts, prior=prior, solver=EM(strict=prior is None)).from_fit(best.fit)
         results = (task.interrupted(),) if search.interrupted else ()
-        folds = () if search.interrupted else path.folds(best)
         return Selected((task,), search.table(best), results, folds=folds)
 
 
@@ -154,6 +155,7 @@ class ComponentPath:
             for number, column in enumerate(columns)
         ]
         results = run_together(self.structure, members, self.rows, PATH_ITERATIONS, PATH_TOL) if members else []
+        check_complete(*results)
         (block,) = self.rows.blocks()
         unseen = [TensorSource(block.rows[self.counts[:, number] == 0]) for number in range(len(columns))]
         return [(result.mixture, source) for result, source in zip(results, unseen, strict=True)]
