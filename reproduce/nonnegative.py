@@ -35,7 +35,7 @@ STARTS = range(5)
 FEW = range(3)
 HELD_OUT = "0 or 1 by held-out rows"
 RULES = 'Settings are the paper\'s or defaults. Rows "defaults" have sparsity=1, the default until "auto" came.'
-LATER = f'"auto" is the row "{HELD_OUT}", which was computed later, on another machine beside other work.'
+OF_AUTO = f'"auto" is the row "{HELD_OUT}", which was computed on another machine beside other work.'
 PAPER = {"usps": "LZZ06 table 2", "cbcl": "LZZ06 table 1"}  # in published.json: two figures for each lambda
 SHAPES = {"usps": (100, (16, 16)), "cbcl": (80, (19, 19))}  # columns of the factorisation, and pixels
 
@@ -266,7 +266,7 @@ def pages(folder: Path) -> dict[str, str]:
         if (folder / f"{name}.json").exists():
             record = json.loads((folder / f"{name}.json").read_text())
             lines = [cells_of(name, line) for line in record["rows"]]
-            texts[f"{name}.md"] = page(f"{name}.md", rows=lines, machine=machine_of(record), rules=f"{RULES} {LATER}")
+            texts[f"{name}.md"] = page(f"{name}.md", rows=lines, machine=machine_of(record), rules=f"{RULES} {OF_AUTO}")
     return texts
 
 
