@@ -278,7 +278,7 @@ To repeat it:
     python -m benchmarks defaults --sets evaluation --folds 2 --conditions complete \\
         --classifiers "explainable boosting" TabM RealMLP xRFM
     python -m benchmarks defaults --sets evaluation --folds 1 --conditions "deployment 30" \\
-        --classifiers "MixtureClassifier()" "logistic regression" "random forest" LightGBM
+        "at random 10" "informative 10" "at random 60" "informative 60"
 """
 
 
