@@ -289,6 +289,11 @@ class AutomaticSearch:
         most = self.average if averages and not search.interrupted else 1
         if not isinstance(task.source, BlockSource):  # rows outside of memory are read once per iteration of a member
             most = min(most, MOST_OUTSIDE)
+        return self._choose(comparison, search, most, began + budget)
+
+    def _choose(self, comparison: Comparison, search: Search[CandidateFit], most: int, latest: float) -> Selected[Task]:
+        """Select members among the trials, and estimate their performance on new samples."""
+        task = comparison.task
         pool, temperature = select_trials(comparison, search.trials, most)
         chosen, members = pool[0], distinct(pool)
         tasks = [self._with_choice(task, member.fit, comparison) for member in members]
@@ -307,8 +312,8 @@ class AutomaticSearch:
         def judge() -> None:
             nonlocal estimate
             given = None if self.takes_temperature else task.temperature
-            estimate = estimate_selection(comparison, search.trials, most, given, self.informative, began + budget)
-            if estimate is not None and not whole:  # otherwise one more fit as large
+            estimate = estimate_selection(comparison, search.trials, most, given, self.informative, latest)
+            if estimate is not None and not comparison.whole:  # otherwise one more fit as large
                 folds.extend(comparison.folds(chosen.fit))
 
         if not search.interrupted and task.objective.own_class_only:  # otherwise the model is not what was compared
