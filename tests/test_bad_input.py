@@ -163,6 +163,27 @@ def test_arguments_of_the_classifier(arguments, text):
     refused(lambda: MixtureClassifier(**{"n_components": 1, **arguments}).fit(X, Y), text)
 
 
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (AveragedMixture(GaussianMixture(tol="x")), "The GaussianMixture ...'tol' parameter... Got 'x' instead."),
+        (AveragedMixture(GaussianMixture(criterion="x")), "The GaussianMixture ...criterion must be ...; got 'x'."),
+        (AveragedMixtureClassifier(MixtureClassifier(n_init=0)), "The MixtureClassifier ...n_init must be ...; got 0."),
+        (RejectOption(MixtureClassifier(solver="x")), "The MixtureClassifier ...solver must be one of ...; got 'x'."),
+        (MarginalFeatureSelector(MixtureClassifier(cv=1)), "The MixtureClassifier ...cv must be ...; got 1."),
+        (
+            MixtureImputer(AveragedMixture(n_estimators=0)),
+            "The AveragedMixture given as estimator has a wrong argument: n_estimators must be an integer of at least "
+            "1; got 0.",
+        ),
+        (MixtureImputer(0), "estimator must be an integer of at least 1; got 0."),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_arguments_of_an_inner_estimator_are_checked_before_samples_are_read(model, text):
+    refused(lambda: model.fit(None, None), text)
+
+
 @pytest.mark.parametrize("estimator", [MixtureClassifier, GaussianMixture])
 @pytest.mark.parametrize("limit", ["much", "5 parsecs", "MB", "1 KB", -1, 0, float("inf"), float("nan"), [1], True])
 def test_memory_limit(estimator, limit):

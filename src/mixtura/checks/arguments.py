@@ -64,16 +64,6 @@ def of_type(kind: type) -> Rule:
     return Rule("", lambda value: isinstance(value, kind))
 
 
-def kind_of_estimator(kind: type, words: str) -> Callable[[object], None]:
-    """A check of the argument `estimator`: None, or one of this class."""
-
-    def check(value: object) -> None:
-        if value is not None and not isinstance(value, kind):
-            raise TypeError(f"estimator must be {words}; got {type(value).__name__}.")
-
-    return check
-
-
 AUTO = Rule(' or "auto"', lambda value: isinstance(value, str) and value == "auto")
 NONE = Rule(" or None", lambda value: value is None)
 SILENT_AUTO = Rule("", AUTO.holds)  # where the words of another rule tell of "auto"

@@ -23,7 +23,7 @@ from mixtura.engine.threads import computing
 from mixtura.estimators import arguments
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import Model, check_fitted, fitting, unfitted_copy, with_constructor
+from mixtura.estimators.estimator import Model, check_fitted, estimator_of, fitting, unfitted_copy, with_constructor
 from mixtura.estimators.frames import is_batches, is_dask
 from mixtura.estimators.gaussian_mixture import (
     GaussianMixture,
@@ -353,7 +353,7 @@ class AveragedMixture(DensityMixin, DensityEstimator):
     checkpoint: arguments.PathName = None
 
     _arguments: ClassVar = {
-        "estimator": checks.kind_of_estimator(GaussianMixture, "a GaussianMixture, or None for one with its defaults")
+        "estimator": estimator_of(GaussianMixture, "a GaussianMixture, or None for one with its defaults")
     }
 
     _attributes: ClassVar = {"member_of_": Tensor}
@@ -623,9 +623,7 @@ class AveragedMixtureClassifier(DensityClassifier):
     checkpoint: arguments.PathName = None
 
     _arguments: ClassVar = {
-        "estimator": checks.kind_of_estimator(
-            MixtureClassifier, "a MixtureClassifier, or None for one with its defaults"
-        ),
+        "estimator": estimator_of(MixtureClassifier, "a MixtureClassifier, or None for one with its defaults"),
         "combine": checks.among(("posterior", "density")),
     }
 

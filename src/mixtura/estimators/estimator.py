@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral
-from types import FunctionType
+from types import FunctionType, UnionType
 from typing import Any, ClassVar, SupportsIndex, TypeVar, cast, dataclass_transform, get_args
 
 import numpy as np
@@ -211,6 +211,22 @@ def check_fitted(estimator: Estimator) -> None:
             estimator._check_fitted()
         except AttributeError as error:
             raise ValueError(f"a part is missing: {error}") from error
+
+
+def estimator_of(kind: type | UnionType, words: str) -> Callable[[object], None]:
+    """A rule of the argument `estimator`: None, or one of this kind with arguments that it takes."""
+
+    def check(value: object) -> None:
+        if value is None:
+            return
+        if not (isinstance(value, kind) and isinstance(value, Estimator)):
+            raise TypeError(f"estimator must be {words}; got {type(value).__name__}.")
+        try:
+            value._check_arguments()
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"The {type(value).__name__} given as estimator has a wrong argument: {error}") from error
+
+    return check
 
 
 def unfitted_copy(model: Model) -> Model:

@@ -19,7 +19,7 @@ from mixtura.estimators.averaged import AveragedMixture
 from mixtura.estimators.categorical import find_encoding
 from mixtura.estimators.density_classifier import DensityClassifier, marginal_loss
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import Estimator, check_fitted, fitting, unfitted_copy, with_constructor
+from mixtura.estimators.estimator import Estimator, check_fitted, estimator_of, fitting, unfitted_copy, with_constructor
 from mixtura.estimators.frames import as_array, columns_of, is_missing, is_pandas, with_nan
 from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.mixture_classifier import MixtureClassifier
@@ -33,6 +33,15 @@ def missing_values(X: object) -> np.ndarray:
     if isinstance(X, np.ndarray) and X.dtype.kind == "f":
         return np.isnan(X)
     return np.stack([[is_missing(value) for value in np.asarray(c, dtype=object)] for c in columns_of(X)], 1)
+
+
+def check_density(value: object) -> None:
+    """Check the argument `estimator` of `MixtureImputer`."""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        checks.count("estimator", value)
+    else:
+        words = "a GaussianMixture, an AveragedMixture or a number of components"
+        estimator_of(GaussianMixture | AveragedMixture, words)(value)
 
 
 @storable("MixtureImputer", check=check_fitted)
@@ -75,7 +84,11 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     add_indicator: bool = False
     random_state: arguments.RandomState = None
 
-    _arguments: ClassVar = {"method": checks.among(("mean", "draw")), "add_indicator": checks.SWITCH}
+    _arguments: ClassVar = {
+        "estimator": check_density,
+        "method": checks.among(("mean", "draw")),
+        "add_indicator": checks.SWITCH,
+    }
     _attributes: ClassVar = {"estimator_": DensityEstimator}
     estimator_: GaussianMixture | AveragedMixture = field(init=False)
 
@@ -96,14 +109,10 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         -------
         self : MixtureImputer
         """
-        given = base = self.estimator
-        if given is None or (isinstance(given, Integral) and not isinstance(given, bool)):
-            count = 1 if given is None else checks.count("estimator", given)
-            base = GaussianMixture(count, prior="default", categorical_features="from_dtype", random_state=0)
+        base = self.estimator
         if not isinstance(base, GaussianMixture | AveragedMixture):
-            raise TypeError(
-                f"estimator must be a GaussianMixture, an AveragedMixture or a number of components; got {base!r}."
-            )
+            count = 1 if base is None else int(base)
+            base = GaussianMixture(count, prior="default", categorical_features="from_dtype", random_state=0)
         known = {} if sample_weight is None else {"sample_weight": sample_weight}
         density = unfitted_copy(base)
         wanted = density.categorical_features if isinstance(density, GaussianMixture) else "from_dtype"
@@ -210,7 +219,7 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
     n_features_to_select: int = 1
 
     _arguments: ClassVar = {
-        "estimator": checks.kind_of_estimator(DensityClassifier, "a classifier with a density"),
+        "estimator": estimator_of(DensityClassifier, "a classifier with a density"),
         "n_features_to_select": checks.at_least(1),
     }
     _attributes: ClassVar = {"estimator_": DensityClassifier}

@@ -16,7 +16,7 @@ from mixtura import checks
 from mixtura.estimators.classifiers import Classifier, check_classes
 from mixtura.estimators.density_classifier import Trained
 from mixtura.estimators.density_estimator import DensityEstimator as OutlierDetection
-from mixtura.estimators.estimator import Estimator, check_fitted, fitting, unfitted_copy, with_constructor
+from mixtura.estimators.estimator import Estimator, check_fitted, estimator_of, fitting, unfitted_copy, with_constructor
 from mixtura.estimators.frames import as_array
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.parts import by_parts
@@ -74,7 +74,7 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
     reject_label: object = "auto"
 
     _arguments: ClassVar = {
-        "estimator": checks.kind_of_estimator(Classifier, "a classifier of mixtura"),
+        "estimator": estimator_of(Classifier, "a classifier of mixtura"),
         "confidence": checks.SHARE,
         "false_alarm": checks.PART | checks.NONE,
     }
@@ -134,7 +134,8 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
 
     def _check_fitted(self) -> None:
         super()._check_fitted()
-        self._check_arguments()
+        own = {"confidence": self.confidence, "false_alarm": self.false_alarm}
+        checks.check_arguments(own, self._arguments)
         checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
         checks.same_size("classes_", len(self.classes_), len(self.estimator_.classes_))
         if self.false_alarm is not None:

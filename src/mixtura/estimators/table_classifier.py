@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from mixtura import checks
 from mixtura.estimators.classifiers import Classifier
 from mixtura.estimators.density_classifier import DensityClassifier, Trained, marginal_loss
-from mixtura.estimators.estimator import Estimator, check_fitted, fitting, unfitted_copy, with_constructor
+from mixtura.estimators.estimator import Estimator, check_fitted, estimator_of, fitting, unfitted_copy, with_constructor
 from mixtura.estimators.frames import as_array, as_frame, is_series
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.refits import fit_groups, refit, split_samples
@@ -80,7 +80,7 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
             "a list of at least one TableColumn",
             lambda value: all(isinstance(column, TableColumn) for column in cast("Sequence[object]", value)),
         ),
-        "estimator": checks.kind_of_estimator(Classifier, "a classifier of mixtura"),
+        "estimator": estimator_of(Classifier, "a classifier of mixtura"),
         "select": checks.SWITCH,
     }
     estimator_: Trained = field(init=False)
