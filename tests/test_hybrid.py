@@ -265,6 +265,7 @@ def test_a_checkpoint_is_refused_with_another_validation_set_or_prior(tmp_path):
         ({"unlabeled_weight": -1}, "unlabeled_weight must be a number of at least 0; got -1."),
         ({"learning_rate": 0}, "learning_rate must be a number above 0; got 0."),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1; got 0."),
+        ({"n_components": "auto"}, "n_components must be an integer of at least 1; got 'auto'."),
         ({"n_epochs": -1}, "n_epochs must be an integer of at least 0; got -1."),
         ({"validation_fraction": 1.0}, "validation_fraction must be a number above 0 and below 1 or None; got 1.0."),
         ({"covariance_type": "low_rank", "rank": 3}, "rank must not exceed the number of features, 2; got 3."),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -59,9 +60,19 @@ def among(names: Iterable[str], also: str = "") -> Rule:
     return Rule(words, lambda value: isinstance(value, str) and value in options)
 
 
-def of_type(kind: type) -> Rule:
+def of_type(kind: type | UnionType) -> Rule:
     """An object of one of these types, where the words of another rule tell of them."""
     return Rule("", lambda value: isinstance(value, kind))
+
+
+def shape_of(values: object) -> tuple[int, ...]:
+    """The shape of what NumPy takes for an array."""
+    return np.shape(cast("npt.ArrayLike", values))
+
+
+def is_single(value: object) -> bool:
+    """Whether this may be a label: no array, and no other collection."""
+    return shape_of(value) == () and not isinstance(value, Mapping | set)
 
 
 AUTO = Rule(' or "auto"', lambda value: isinstance(value, str) and value == "auto")
@@ -73,6 +84,8 @@ NON_NEGATIVE = number(0, float("inf"), "of at least 0", "low")
 SHARE = number(0, 1, "from 0 to 1", "low and high")
 FRACTION = number(0, 1, "above 0 and below 1")
 PART = number(0, 1, "above 0 and at most 1", "high")
+RANK = Rule('"auto" or an integer of at least 1', (at_least(1) | AUTO).holds)
+UNLABELED = Rule("None, np.nan (missing labels) or one label", is_single)
 
 
 def require(name: str, value: object, rule: Rule) -> Any:
@@ -90,11 +103,6 @@ def check_arguments(values: Mapping[str, object], rules: Mapping[str, Rule | Cal
             require(name, value, rule)
         elif rule is not None:
             rule(value)
-
-
-def shape_of(values: object) -> tuple[int, ...]:
-    """The shape of what NumPy takes for an array."""
-    return np.shape(cast("npt.ArrayLike", values))
 
 
 class RepairWarning(UserWarning):
@@ -141,10 +149,23 @@ def switch(name: str, value: object) -> bool:
     return bool(require(name, value, SWITCH))
 
 
+def components(value: object) -> None:
+    """Check the argument `n_components`, for all classes or as a dict."""
+    numbers = {"": value} if not isinstance(value, Mapping) else {f"[{c!r}]": n for c, n in value.items()}
+    for which, number in numbers.items():
+        count(f"n_components{which}", number)
+
+
+def components_or_auto(value: object) -> None:
+    """Check the argument `n_components` of an estimator that may select it."""
+    if not AUTO.holds(value):
+        components(value)
+
+
 def components_per_class(value: object, classes: Sequence[Hashable]) -> list[int]:
-    """Number of components of each class, from an int or a dict class -> int."""
+    """Number of components of each class, from a valid `n_components`."""
     if not isinstance(value, Mapping):
-        return [count("n_components", value)] * len(classes)
+        return [int(cast("int", value))] * len(classes)
     unknown = [key for key in value if key not in classes]
     absent = [c for c in classes if c not in value]
     if unknown or absent:
@@ -152,21 +173,18 @@ def components_per_class(value: object, classes: Sequence[Hashable]) -> list[int
             f"n_components as a dict must have one entry per class, and the classes are {list(classes)}; "
             f"{_listed('missing', absent)}{' and ' if absent and unknown else ''}{_listed('unknown', unknown)}."
         )
-    return [count(f"n_components[{c!r}]", value[c]) for c in classes]
+    return [int(value[c]) for c in classes]
 
 
 def _listed(word: str, values: list[Hashable]) -> str:
     return f"{word} are {values}" if values else ""
 
 
-def coefficient_prior(value: object, kinds: tuple[type, ...], solver: str, shared: bool, sparsity: object) -> None:
-    """Check the argument `prior` of log-linear mixtures."""
-    if value is None or (isinstance(value, str) and value == "auto"):
+def coefficient_prior(value: object, is_counts: bool, solver: str, shared: bool, sparsity: object) -> None:
+    """Check that a prior of a log-linear mixture suits the other arguments; `is_counts`: if it is of pseudo-counts."""
+    if value is None or AUTO.holds(value):
         return
-    if not isinstance(value, kinds):
-        names = " or ".join(f"a {kind.__name__}" for kind in kinds)
-        raise ValueError(f'prior must be "auto", None, {names} of mixtura.nonnegative.priors; got {value!r}.')
-    if solver == "multiplicative" and not isinstance(value, kinds[-1]):
+    if solver == "multiplicative" and not is_counts:
         raise ValueError(
             f"solver='multiplicative' takes a prior of pseudo-counts only; got prior={value!r}. Use "
             "PseudoCounts, or solver='auto'."
@@ -184,16 +202,13 @@ def coefficient_prior(value: object, kinds: tuple[type, ...], solver: str, share
 
 def rank(value: object, n_features: int) -> int | None:
     """Check the rank of low-rank covariances; None for "auto"."""
-    if isinstance(value, str) and value == "auto":
-        return None
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
-        raise ValueError(f'rank must be "auto" or an integer of at least 1; got {value!r}.')
-    if int(value) > n_features:
+    known = None if AUTO.holds(value) else int(require("rank", value, RANK))
+    if known is not None and known > n_features:
         raise ValueError(
             f"rank must not exceed the number of features, {n_features}; got {value}. "
             f'Lower it, or use covariance_type="full".'
         )
-    return int(value)
+    return known
 
 
 def has_update(structure: str, holds: bool) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from numbers import Real
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mixtura.checks.arguments import one_of, shape_of
+from mixtura.checks.arguments import Rule, among, of_type, require
 
 
 def as_many_labels(labels: np.ndarray | Tensor, n_rows: int) -> None:
@@ -114,12 +115,6 @@ def given_labels(y: object, name: str) -> None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
 
 
-def one_label(value: object) -> None:
-    """Check the argument `unlabeled`."""
-    if shape_of(value) != () or isinstance(value, Mapping | set):
-        raise ValueError(f"unlabeled must be None, np.nan (missing labels) or one label; got {value!r}.")
-
-
 def enough_classes(classes: Sequence[Hashable] | np.ndarray, n_unlabeled: int, name: str, n_absent: int = 0) -> None:
     """Check that there are two classes among the samples of positive weight; `n_absent` others have weight zero."""
     if len(classes) == 0:
@@ -152,8 +147,26 @@ def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic | Tensor) else value
 
 
+def _has_numbers(value: object) -> bool:
+    """Whether this is an array of numbers, or a dict of them."""
+    try:
+        np.array(list(value.values()) if isinstance(value, Mapping) else value, dtype=float)
+    except (TypeError, ValueError):
+        return False
+    return value is not None
+
+
+CLASS_PRIOR = among(("empirical", "uniform"), " or an array with one probability per class") | Rule("", _has_numbers)
+CLASS_WEIGHT = (
+    among(("balanced",), ", a dict of class to number or None")
+    | of_type(type(None))
+    | Rule("", lambda value: isinstance(value, dict) and all(isinstance(weight, Real) for weight in value.values()))
+)
+
+
 def class_prior(value: object, class_weights: Tensor, classes: np.ndarray | None = None) -> Tensor | None:
     """Check fixed class probabilities (C,), which a dict names by label; None if they are learned."""
+    require("class_prior", value, CLASS_PRIOR)
     n_classes = len(class_weights)
     if isinstance(value, Mapping) and classes is not None:
         labels = classes.tolist()
@@ -162,16 +175,9 @@ def class_prior(value: object, class_weights: Tensor, classes: np.ndarray | None
                 f"A class prior must have one probability for each of the classes {labels}; got {list(value)}."
             )
         value = [value[label] for label in labels]
-    if isinstance(value, str) or value is None:
-        one_of("class_prior", value, ("empirical", "uniform"), " or an array with one probability per class")
+    if isinstance(value, str):
         return None if value == "empirical" else torch.full_like(class_weights, 1 / n_classes)
-    try:
-        prior = torch.as_tensor(np.array(value, dtype=float), device=class_weights.device)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            "class_prior must be 'empirical', 'uniform' or an array with one probability per class, in the order of "
-            f"classes_; got {value!r}."
-        ) from error
+    prior = torch.as_tensor(np.array(value, dtype=float), device=class_weights.device)
     if prior.shape != (n_classes,):
         raise ValueError(
             f"class_prior must have one probability for each of the {n_classes} classes, in the order of classes_; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +11,9 @@ import torch
 from sklearn.utils import check_random_state
 
 from mixtura import checks
+from mixtura.covariances import COVARIANCES
+from mixtura.priors import PRIORS, Shrinkage
+from mixtura.roles import Prior, Structure
 from mixtura.selection.splits import check_splits
 
 RandomState: TypeAlias = int | np.random.RandomState | None
@@ -24,6 +27,16 @@ Rule: TypeAlias = checks.Rule | Callable[..., object]  # or a function that rais
 
 # Arguments that mean the same in all estimators.
 ARGUMENTS: Mapping[str, Rule] = {
+    "n_components": checks.components,
+    "covariance_type": checks.among(COVARIANCES, " or a structure such as mixtura.covariances.Tied")
+    | checks.of_type(Structure),
+    "rank": checks.RANK,
+    "prior": checks.among(PRIORS, ', "auto", None or a prior object')
+    | checks.of_type(Prior | Shrinkage | None)
+    | checks.SILENT_AUTO,
+    "class_prior": checks.CLASS_PRIOR,
+    "class_weight": checks.CLASS_WEIGHT,
+    "unlabeled": checks.UNLABELED,
     "n_init": checks.at_least(1),
     "max_iter": checks.at_least(0),
     "tol": checks.NON_NEGATIVE,
@@ -43,5 +56,5 @@ ARGUMENTS: Mapping[str, Rule] = {
     "resampling": checks.among(("none", "subset", "bootstrap")),
     "fraction": checks.PART,
     "categorical_features": checks.among(("from_dtype",), ", None, a mask, positions or names of features")
-    | checks.Rule("", lambda value: not isinstance(value, str)),
+    | checks.Rule("", lambda value: not isinstance(value, str) and isinstance(value, Iterable | None)),
 }

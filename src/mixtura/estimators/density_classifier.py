@@ -31,6 +31,7 @@ from mixtura.estimators.frames import as_array, is_pandas, is_series
 from mixtura.estimators.labels import only_labeled
 from mixtura.estimators.parts import by_parts
 from mixtura.estimators.rows import Rows
+from mixtura.init.starts import STARTS
 from mixtura.inspection.explanations import Explanation, Game, Loss, log_odds, marginal_importances, shapley_values
 from mixtura.inspection.graphs import average_graph, class_scores, classifier_graph
 from mixtura.inspection.outliers import class_p_values
@@ -47,9 +48,21 @@ if TYPE_CHECKING:
 DRAWS = 16
 
 
+def check_init(value: object) -> None:
+    """Check the argument `init`: a method, a mixture or a fitted estimator."""
+    if isinstance(value, DensityEstimator) and "mixture_" not in vars(value):
+        raise ValueError(
+            f"init is a {type(value).__name__} that is not fitted; fit it first. Copies made by clone or a grid "
+            "search are not fitted either: pass init=model.mixture_ instead."
+        )
+    named = checks.among(STARTS, " or a fitted mixture")
+    checks.require("init", value, named | checks.of_type(Mixture | DensityEstimator))
+
+
 class DensityClassifier(Classifier, DensityEstimator):
     """A classifier whose classes are Gaussian mixtures."""
 
+    _arguments: ClassVar = {"init": check_init}
     _attributes: ClassVar = {
         "label_noise_": checks.SHARE,
         "training_prior_": check_class_numbers,

@@ -128,7 +128,7 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
     prior_: PriorChoice = field(init=False)
     tradeoff_: float = field(init=False)
     validation_scores_: list[tuple[int, float]] = field(init=False)
-    _arguments: ClassVar = {"tol": checks.NON_NEGATIVE | checks.AUTO}
+    _arguments: ClassVar = {"n_components": checks.components_or_auto, "tol": checks.NON_NEGATIVE | checks.AUTO}
 
     @fitting
     def fit(

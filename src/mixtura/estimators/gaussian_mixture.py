@@ -54,7 +54,7 @@ from mixtura.files.registry import storable
 from mixtura.model.mixture import Mixture
 from mixtura.objectives import Marginal
 from mixtura.roles import Structure
-from mixtura.selection.clusters import CRITERIA, ComponentSearch, wanted_criterion
+from mixtura.selection.clusters import CRITERIA, ComponentSearch
 from mixtura.selection.splits import renumbered
 from mixtura.selection.task import PriorChoice, Selected, Task, is_auto
 from mixtura.solvers import FitResult
@@ -472,7 +472,7 @@ def make_density_search(
     return ComponentSearch(
         model.prior,
         None if is_auto(model.n_components) else cast("int", model.n_components),
-        wanted_criterion(model.criterion, usual),
+        usual if is_auto(model.criterion) else model.criterion,
         make_generator(model.random_state if random_state is None else random_state),
     )
 

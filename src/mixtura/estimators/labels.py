@@ -153,7 +153,6 @@ def read_integers(y: Tensor, n_rows: int, weights: Tensor | None, name: str, unl
 
 def unlabeled_integers(y: Tensor, unlabeled: object) -> Tensor:
     """Which integer labels mean unlabeled, (n,)."""
-    checks.one_label(unlabeled)
     if isinstance(unlabeled, int | float | np.integer | np.floating) and not is_missing(unlabeled):
         return y.eq(float(unlabeled))
     return torch.zeros_like(y, dtype=torch.bool)
@@ -190,7 +189,6 @@ def labeled_rows(
 
 def _unlabeled_rows(values: np.ndarray, missing: np.ndarray, unlabeled: object, takes_unlabeled: bool) -> np.ndarray:
     """Which rows have no label, by the argument `unlabeled`."""
-    checks.one_label(unlabeled)
     if unlabeled is not None and is_missing(unlabeled):
         checks.finite_labels(values[~missing])
         return missing
@@ -206,6 +204,7 @@ def _unlabeled_rows(values: np.ndarray, missing: np.ndarray, unlabeled: object, 
 
 def labeled_samples(y: object, unlabeled: object) -> np.ndarray:
     """Which samples have a label, (n,), by the argument `unlabeled` of an estimator."""
+    checks.require("unlabeled", unlabeled, checks.UNLABELED)
     values, missing = as_labels(y)
     if unlabeled is None or values.ndim != 1:
         return np.ones(len(values), bool)

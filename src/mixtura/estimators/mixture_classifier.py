@@ -9,6 +9,7 @@ from typing import Any, ClassVar, cast
 from sklearn.utils.metaestimators import available_if
 
 from mixtura import checks
+from mixtura.covariances import COVARIANCES
 from mixtura.estimators import arguments
 from mixtura.estimators.density_classifier import DensityClassifier, members_of
 from mixtura.estimators.estimator import Estimator, check_fitted, fitting, with_constructor
@@ -18,7 +19,7 @@ from mixtura.estimators.scikit_learn import classifier_from_sklearn, classifier_
 from mixtura.estimators.training import Settings, continues, fit_data, keep, make_settings, read_training
 from mixtura.files.registry import storable
 from mixtura.model.mixture import MemberGroup
-from mixtura.model.transforms import Warp
+from mixtura.model.transforms import Transform, Warp
 from mixtura.objectives import OBJECTIVES
 from mixtura.roles import MixtureSolver, Objective, Structure
 from mixtura.selection.automatic import AutomaticSearch
@@ -191,6 +192,11 @@ class MixtureClassifier(DensityClassifier):
 
     running_: RunningMoments | None = field(default=None, init=False)  # moments of `partial_fit`
     _arguments: ClassVar = {
+        "n_components": checks.components_or_auto,
+        "covariance_type": checks.among(COVARIANCES, ', "auto" or a structure such as mixtura.covariances.Tied')
+        | checks.of_type(Structure)
+        | checks.SILENT_AUTO,
+        "warp": checks.among(("johnson", "auto"), ", None or a Warp") | checks.of_type(Transform | None),
         "average": checks.at_least(1),
         "objective": checks.among(OBJECTIVES, " or an objective object") | checks.of_type(Objective),
         "solver": checks.among(SOLVERS, ', "auto" or a solver object')
@@ -240,6 +246,7 @@ class MixtureClassifier(DensityClassifier):
         chosen |= {name: what[name] for name in ("covariance_type", "prior", "warp") if is_auto(getattr(self, name))}
         return chosen | {"temperature": self.temperature_, "time_budget": None}
 
+    @fitting
     def _fit_as_selected(self, model: Estimator, X: object, y: object, **weights: object) -> None:
         settings = make_classifier_settings(self, cast("MixtureClassifier", model), y)
         data = read_training(self, settings, X, y, weights.get("sample_weight"))

@@ -243,7 +243,11 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
     _attributes: ClassVar = {"mixture_": LogLinearMixture, "rows_": RowTransform | None}
     _arguments: ClassVar = {
         "n_components": checks.at_least(1) | checks.SILENT_AUTO,
-        "rows": checks.among(("auto", *ROW_TRANSFORMS), " or None") | checks.Rule("", checks.NONE.holds),
+        "prior": checks.Rule(
+            '"auto", None, a Normal or a PseudoCounts of mixtura.nonnegative.priors',
+            (checks.AUTO | checks.of_type(Normal | PseudoCounts | None)).holds,
+        ),
+        "rows": checks.among(("auto", *ROW_TRANSFORMS), " or None") | checks.of_type(type(None)),
         "shared": checks.SWITCH,
         "sparsity": checks.NON_NEGATIVE | checks.AUTO,
         "solver": checks.among(("auto", *NONNEGATIVE_SOLVERS)),
@@ -281,7 +285,8 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
 
     def _check_arguments(self) -> None:
         super()._check_arguments()
-        checks.coefficient_prior(self.prior, (Normal, PseudoCounts), self.solver, self.shared, self.sparsity)
+        is_counts = isinstance(self.prior, PseudoCounts)
+        checks.coefficient_prior(self.prior, is_counts, self.solver, self.shared, self.sparsity)
 
     # ---- predicting ------------------------------------------------------------------------------------------------
 

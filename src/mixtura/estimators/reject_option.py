@@ -77,6 +77,7 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         "estimator": estimator_of(Classifier, "a classifier of mixtura"),
         "confidence": checks.SHARE,
         "false_alarm": checks.PART | checks.NONE,
+        "reject_label": checks.Rule("a single label", checks.is_single),
     }
     _attributes: ClassVar = {"estimator_": Classifier, "classes_": check_classes}
     estimator_: Trained = field(init=False)
@@ -126,8 +127,6 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         if isinstance(label, str) and label == "auto":
             numbers = classes.dtype.kind in "iufb"
             label = min(-1, math.floor(classes.min()) - 1) if numbers else "rejected"
-        if checks.shape_of(label):
-            raise ValueError(f"reject_label must be a single label; got {label!r}.")
         if label in classes.tolist():
             raise ValueError(f"reject_label must not be a class; got {label!r}. Choose another label.")
         return label

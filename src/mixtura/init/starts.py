@@ -88,6 +88,7 @@ def _solve(graph: Callable[[Tensor], Tensor], right: Tensor, reach: float) -> Te
     return solution
 
 
+STARTS = ("kmeans", "k-means++", "random", "spread")  # methods of `starting_mixture`
 LLOYD_ITERATIONS = 25
 CLUSTERED_ROWS = 2**17  # largest number of rows for k-means in `clusters_of`
 

@@ -22,8 +22,8 @@ from mixtura.init.starts import starting_mixture
 from mixtura.model.mixture import Mixture
 from mixtura.numerics.linalg import safe_cholesky
 from mixtura.objectives import Joint
-from mixtura.priors import PRIORS, Conjugate, Shrinkage
-from mixtura.roles import ConjugatePrior, Prior, Structure
+from mixtura.priors import Conjugate
+from mixtura.roles import ConjugatePrior, Structure
 from mixtura.selection.candidates import WIDE, CandidateOrder
 from mixtura.selection.closed_forms import follow_unlabeled, identity_scores, kept_covariance
 from mixtura.selection.comparison import DEFAULT_FOLDS, LARGEST_DENSE, SELECTION_SAMPLES, CandidateFit, Comparison
@@ -33,7 +33,7 @@ from mixtura.selection.missingness import choose_missingness
 from mixtura.selection.scores import estimate_temperature, grid, mean_and_error, tempered_losses
 from mixtura.selection.search import ScoredCandidate, Search, distinct
 from mixtura.selection.splits import hold_outs, plain_cv
-from mixtura.selection.task import OTHER_PRIORS, PriorChoice, Selected, Task, check_start, is_auto, make_prior
+from mixtura.selection.task import PriorChoice, Selected, Task, check_start, is_auto, make_prior
 from mixtura.solvers import FitResult, Outcome, Record, first_update, mixture_of_moments, tied_mixture
 
 # Rules and candidates were selected on one split of 41 published and simulated data sets (benchmarks/data_sets.py), by
@@ -259,8 +259,6 @@ class AutomaticSearch:
 
     def _run(self, task: Task) -> Selected[Task]:
         """Compare candidates that all have the same samples."""
-        if not isinstance(self.prior, Prior | Shrinkage | None) and not is_auto(self.prior):
-            checks.one_of("prior", self.prior, PRIORS, OTHER_PRIORS)
         structures = self._structures(task)
         once = task.n_numeric >= WIDE and is_auto(self.covariance_type)
         wide = once and self.time_budget is None

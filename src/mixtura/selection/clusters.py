@@ -24,13 +24,13 @@ from mixtura.engine.sources import TensorSource
 from mixtura.init.description import Description, describe
 from mixtura.init.starts import starting_mixture
 from mixtura.model.mixture import Mixture
-from mixtura.priors import PRIORS, Shrinkage, default_strength
-from mixtura.roles import Prior, Structure
+from mixtura.priors import Shrinkage, default_strength
+from mixtura.roles import Structure
 from mixtura.selection.merging import one_fewer
 from mixtura.selection.scores import mean_and_error
 from mixtura.selection.search import Search, Trial, check_complete
 from mixtura.selection.splits import Grouped, hold_outs, regroup, sample_of
-from mixtura.selection.task import OTHER_PRIORS, PriorChoice, Selected, Task, is_auto, make_prior
+from mixtura.selection.task import PriorChoice, Selected, Task, is_auto, make_prior
 from mixtura.solvers import EM, MemberFit, Problem, Stack, first_update, run_together
 
 INFORMATION = ("bic", "icl")  # criteria that need no held-out samples
@@ -249,16 +249,9 @@ def counts_of(
     return torch.cat((counts.to(torch.int16), torch.ones(n_rows, 1, dtype=torch.int16)), 1).to(device)
 
 
-def wanted_criterion(value: object, usual: str) -> str:
-    """The selection criterion for a value of the argument `criterion`."""
-    return usual if is_auto(value) else checks.one_of("criterion", value, CRITERIA, ', or "auto"')
-
-
 def wanted_priors(value: PriorChoice, structure: Structure, n_features: int) -> Sequence[PriorChoice]:
     """The priors to compare: several if the argument is "auto", otherwise the given one."""
     if is_auto(value):
         # A full covariance matrix is a target only for structures that can represent it.
         return list(penalties(n_features, dense=structure.is_unrestricted))
-    if not isinstance(value, Prior | Shrinkage | None):
-        checks.one_of("prior", value, PRIORS, OTHER_PRIORS)
     return [value]

@@ -28,7 +28,6 @@ from mixtura.values.extents import Frame
 # Without a prior, variances stay above this fraction of the pooled variance, since the likelihood is unbounded.
 SMALLEST_VARIANCE = 1e-9
 PriorChoice: TypeAlias = str | Prior | Shrinkage | None  # an argument `prior`
-OTHER_PRIORS = ', "auto", None or a prior object'
 AnyTask = TypeVar("AnyTask")  # `Task`, or `TextTask` of texts.py
 
 
@@ -391,8 +390,7 @@ def make_prior(value: PriorChoice, description: Description, n_components: Seque
     if value is None:
         return None
     if not isinstance(value, Prior):
-        named = isinstance(value, Shrinkage)
-        make = value.prior if named else PRIORS[checks.one_of("prior", value, PRIORS, OTHER_PRIORS)]
+        make = value.prior if isinstance(value, Shrinkage) else PRIORS[value]
         value = make(description.scales_for(n_components))
     elif isinstance(value, MovablePrior):
         value = value.to(description.within.device)
