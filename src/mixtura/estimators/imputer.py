@@ -19,10 +19,11 @@ from mixtura.estimators.averaged import AveragedMixture
 from mixtura.estimators.categorical import find_encoding
 from mixtura.estimators.density_classifier import DensityClassifier, marginal_loss
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import Estimator, check_fitted, estimator_of, fitting, unfitted_copy, with_constructor
+from mixtura.estimators.estimator import Estimator, check_fitted, estimator_of, fitting, with_constructor
 from mixtura.estimators.frames import as_array, columns_of, is_missing, is_pandas, with_nan
 from mixtura.estimators.gaussian_mixture import GaussianMixture
 from mixtura.estimators.mixture_classifier import MixtureClassifier
+from mixtura.estimators.refits import fit_copy
 from mixtura.estimators.rows import adopt_features, read_array
 from mixtura.files.registry import storable
 from mixtura.inspection.explanations import forward_selection
@@ -92,6 +93,13 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     _attributes: ClassVar = {"estimator_": DensityEstimator}
     estimator_: GaussianMixture | AveragedMixture = field(init=False)
 
+    @property
+    def _base(self) -> GaussianMixture | AveragedMixture:
+        if isinstance(self.estimator, GaussianMixture | AveragedMixture):
+            return self.estimator
+        count = 1 if self.estimator is None else int(self.estimator)
+        return GaussianMixture(count, prior="default", categorical_features="from_dtype", random_state=0)
+
     @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> MixtureImputer:
         """Fit the density.
@@ -109,20 +117,14 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         -------
         self : MixtureImputer
         """
-        base = self.estimator
-        if not isinstance(base, GaussianMixture | AveragedMixture):
-            count = 1 if base is None else int(base)
-            base = GaussianMixture(count, prior="default", categorical_features="from_dtype", random_state=0)
-        known = {} if sample_weight is None else {"sample_weight": sample_weight}
-        density = unfitted_copy(base)
-        wanted = density.categorical_features if isinstance(density, GaussianMixture) else "from_dtype"
+        base = self._base
+        wanted = base.categorical_features if isinstance(base, GaussianMixture) else "from_dtype"
         has_categories = find_encoding(X, wanted) is not None
         values = X if has_categories else read_array(self, X, reset=True)
-        density.fit(values, **known)
+        self.estimator_ = fit_copy(base, values, None, sample_weight)
         if has_categories:
-            adopt_features(self, density)
+            adopt_features(self, self.estimator_)
         self.indicator_features_ = np.flatnonzero(missing_values(values).any(0))
-        self.estimator_ = density
         return self
 
     def _check_fitted(self) -> None:
@@ -148,15 +150,8 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         values = X if has_categories else read_array(self, X, reset=False)
         random = None if self.method == "mean" else check_random_state(self.random_state)
         completed = self.estimator_.impute(values, self.method, random)
-        if not has_categories:
-            completed = as_array(completed)
-        if not self.add_indicator:
-            return completed
-        indicators = missing_values(values)[:, self.indicator_features_]
-        if not is_pandas(completed):
-            return np.hstack((completed, indicators))
-        names = self.get_feature_names_out()[self.n_features_in_ :]
-        return completed.assign(**dict(zip(names, indicators.T.astype(float), strict=True)))
+        completed = completed if has_categories else as_array(completed)
+        return append_indicators(self, completed, values) if self.add_indicator else completed
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Return the names of the columns of `transform`.
@@ -180,6 +175,15 @@ class MixtureImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def append_indicators(model: MixtureImputer, completed: object, values: object) -> object:
+    """Completed samples with a column for each feature that had missing values in training: 1 where one is missing."""
+    indicators = missing_values(values)[:, model.indicator_features_]
+    if not is_pandas(completed):
+        return np.hstack((as_array(completed), indicators))
+    names = model.get_feature_names_out()[model.n_features_in_ :]
+    return completed.assign(**dict(zip(names, indicators.T.astype(float), strict=True)))
 
 
 @storable("MarginalFeatureSelector", check=check_fitted)
@@ -243,9 +247,7 @@ class MarginalFeatureSelector(SelectorMixin, MetaEstimatorMixin, Estimator):
         self : MarginalFeatureSelector
         """
         base = MixtureClassifier(1) if self.estimator is None else self.estimator
-        known = {} if sample_weight is None else {"sample_weight": sample_weight}
-        model = unfitted_copy(base)
-        model.fit(X, y, **known)
+        model = fit_copy(base, X, y, sample_weight)
         adopt_features(self, model)
         loss = marginal_loss(model, X, y, sample_weight)
         count = min(int(self.n_features_to_select), self.n_features_in_)

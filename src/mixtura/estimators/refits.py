@@ -18,6 +18,14 @@ from mixtura.estimators.labels import read_labels, with_groups
 from mixtura.selection.splits import check_splits, hold_outs
 
 
+def fit_copy(model: Model, X: object, y: object, sample_weight: object = None, groups: object = None) -> Model:
+    """Fit a copy of a model, with sample weights and groups only where they are given."""
+    copy = unfitted_copy(model)
+    given = {} if sample_weight is None else {"sample_weight": sample_weight}
+    copy.fit(X, y, **given, **fit_groups(copy, groups))
+    return copy
+
+
 def refit(
     model: Model,
     X: object,

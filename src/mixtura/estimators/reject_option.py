@@ -16,11 +16,11 @@ from mixtura import checks
 from mixtura.estimators.classifiers import Classifier, check_classes
 from mixtura.estimators.density_classifier import Trained
 from mixtura.estimators.density_estimator import DensityEstimator as OutlierDetection
-from mixtura.estimators.estimator import Estimator, check_fitted, estimator_of, fitting, unfitted_copy, with_constructor
+from mixtura.estimators.estimator import Estimator, check_fitted, estimator_of, fitting, with_constructor
 from mixtura.estimators.frames import as_array
 from mixtura.estimators.mixture_classifier import MixtureClassifier
 from mixtura.estimators.parts import by_parts
-from mixtura.estimators.refits import fit_groups
+from mixtura.estimators.refits import fit_copy
 from mixtura.estimators.rows import adopt_features
 from mixtura.files.registry import storable
 from mixtura.inspection.outliers import CoverageCurve
@@ -105,31 +105,21 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         -------
         self : RejectOption
         """
-        base = self._base
-        if self.false_alarm is not None and not isinstance(base, OutlierDetection):
-            raise ValueError(
-                f"{type(base).__name__} has no density and cannot detect outliers. Set false_alarm=None, or use "
-                "MixtureClassifier."
-            )
-        known = {} if sample_weight is None else {"sample_weight": sample_weight}
-        model = unfitted_copy(base)
-        model.fit(X, y, **known, **fit_groups(model, groups))
-        label = self._label(model.classes_)
+        model = fit_copy(self._base, X, y, sample_weight, groups)
+        label = choose_label(self.reject_label, model.classes_)
         if self.false_alarm is not None:
-            model.calibrate_outliers(X, y, **known, groups=groups)
-        self.estimator_ = model
-        self.classes_, self.reject_label_ = model.classes_, label
+            model.calibrate_outliers(X, y, sample_weight, groups=groups)
+        self.estimator_, self.classes_, self.reject_label_ = model, model.classes_, label
         adopt_features(self, model)
         return self
 
-    def _label(self, classes: np.ndarray) -> object:
-        label = self.reject_label
-        if isinstance(label, str) and label == "auto":
-            numbers = classes.dtype.kind in "iufb"
-            label = min(-1, math.floor(classes.min()) - 1) if numbers else "rejected"
-        if label in classes.tolist():
-            raise ValueError(f"reject_label must not be a class; got {label!r}. Choose another label.")
-        return label
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if self.false_alarm is not None and not isinstance(self._base, OutlierDetection):
+            raise ValueError(
+                f"{type(self._base).__name__} has no density and cannot detect outliers. Set false_alarm=None, or use "
+                "MixtureClassifier."
+            )
 
     def _check_fitted(self) -> None:
         super()._check_fitted()
@@ -251,6 +241,16 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = get_tags(self._base).input_tags.allow_nan
         return tags
+
+
+def choose_label(wanted: object, classes: np.ndarray) -> object:
+    """The label of rejected samples, from the argument `reject_label`."""
+    label = wanted
+    if isinstance(wanted, str) and wanted == "auto":
+        label = min(-1, math.floor(classes.min()) - 1) if classes.dtype.kind in "iufb" else "rejected"
+    if label in classes.tolist():
+        raise ValueError(f"reject_label must not be a class; got {label!r}. Choose another label.")
+    return label
 
 
 def _of_one_type(label: object, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

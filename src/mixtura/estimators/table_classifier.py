@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 from mixtura import checks
 from mixtura.estimators.classifiers import Classifier
 from mixtura.estimators.density_classifier import DensityClassifier, Trained, marginal_loss
-from mixtura.estimators.estimator import Estimator, check_fitted, estimator_of, fitting, unfitted_copy, with_constructor
+from mixtura.estimators.estimator import Estimator, check_fitted, estimator_of, fitting, with_constructor
 from mixtura.estimators.frames import as_array, as_frame, is_series
 from mixtura.estimators.mixture_classifier import MixtureClassifier
-from mixtura.estimators.refits import fit_groups, refit, split_samples
+from mixtura.estimators.refits import fit_copy, refit, split_samples
 from mixtura.estimators.table_columns import TableColumn, find_columns, listed
 from mixtura.files.registry import storable
 from mixtura.inspection.explanations import forward_selection
@@ -105,12 +105,7 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
         table : pandas data frame of shape (n_samples, n_features)
         """
         table, columns = as_frame(X), self.features
-        names = dict.fromkeys(column.name for column in columns)
-        absent = [name for name in names if name not in table.columns]
-        if len(absent) == len(names):
-            raise ValueError(f"The table lacks the columns {listed(absent)}; it has {listed(table.columns)}.")
-        if absent:
-            warnings.warn(f"The table lacks the columns {listed(absent)}; their values count as missing.", stacklevel=3)
+        absent = absent_columns(table, columns)
         nothing = np.full(len(table), None, dtype=object)
         values = {c.feature: c.read(nothing if c.name in absent else table[c.name]) for c in columns}
         if "estimator_" in vars(self) and self.estimator_.n_features_in_ > len(columns):
@@ -133,22 +128,12 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
         -------
         self
         """
-        X, labels, columns, notes = as_frame(X), as_array(y), list(self.columns), []
-        if not columns:
-            checks.as_many_labels(labels, len(X))
-            columns, notes = find_columns(X, labels)
-            if not columns:
-                raise ValueError(f"No column of the table can be used. {' '.join(notes)}".strip())
-        self.columns_ = columns
-        model = unfitted_copy(MixtureClassifier() if self.estimator is None else self.estimator)
-        model.fit(self.read(X), y, **fit_groups(model, groups))
-        if self.select and len(columns) > 1:
-            kept = _useful(model, self.read(X), labels, groups)
-            left = [column.feature for column in columns if column.feature not in kept]
-            self.columns_ = [column for column in columns if column.feature in kept]
-            if left:
-                notes.append(f"Held-out rows are predicted as well without {listed(left)}, which were left out.")
-                model = refit(model, self.read(X), labels, np.arange(len(labels)), reselect=True, groups=groups)
+        X, labels = as_frame(X), as_array(y)
+        self.columns_, notes = choose_columns(self.columns, X, labels)
+        base = MixtureClassifier() if self.estimator is None else self.estimator
+        model = fit_copy(base, self.read(X), y, groups=groups)
+        if self.select and len(self.columns_) > 1:
+            model = leave_out_useless(self, model, X, labels, groups, notes)
         self.estimator_, self.classes_, self.n_features_in_ = model, model.classes_, len(self.columns_)
         self.notes_, self.about_ = notes, {}
         return self
@@ -264,6 +249,43 @@ class TableClassifier(ClassifierMixin, MetaEstimatorMixin, Estimator):
         numeric = any(column.categories is None for column in columns)
         if self.estimator_.n_features_in_ - len(columns) not in ((0,) if numeric else (0, 1)):
             raise ValueError("the columns and the model have different numbers of features")
+
+
+def choose_columns(
+    given: Sequence[TableColumn], table: pd.DataFrame, labels: np.ndarray
+) -> tuple[list[TableColumn], list[str]]:
+    """The given columns, or those of a table that can be used, and notes about the others."""
+    if given:
+        return list(given), []
+    checks.as_many_labels(labels, len(table))
+    columns, notes = find_columns(table, labels)
+    if not columns:
+        raise ValueError(f"No column of the table can be used. {' '.join(notes)}".strip())
+    return columns, notes
+
+
+def absent_columns(table: pd.DataFrame, columns: Sequence[TableColumn]) -> list[str]:
+    """The names of columns that a table lacks, with a warning."""
+    names = dict.fromkeys(column.name for column in columns)
+    absent = [name for name in names if name not in table.columns]
+    if len(absent) == len(names):
+        raise ValueError(f"The table lacks the columns {listed(absent)}; it has {listed(table.columns)}.")
+    if absent:
+        warnings.warn(f"The table lacks the columns {listed(absent)}; their values count as missing.", stacklevel=4)
+    return absent
+
+
+def leave_out_useless(
+    tables: TableClassifier, model: Trained, X: pd.DataFrame, labels: np.ndarray, groups: object, notes: list[str]
+) -> Trained:
+    """A fit without features that do not help to predict held-out rows, with a note; the same model if all help."""
+    kept = _useful(model, tables.read(X), labels, groups)
+    left = [column.feature for column in tables.columns_ if column.feature not in kept]
+    if not left:
+        return model
+    tables.columns_ = [column for column in tables.columns_ if column.feature in kept]
+    notes.append(f"Held-out rows are predicted as well without {listed(left)}, which were left out.")
+    return refit(model, tables.read(X), labels, np.arange(len(labels)), reselect=True, groups=groups)
 
 
 def _useful(model: Trained, table: pd.DataFrame, labels: np.ndarray, groups: object) -> set[str]:
