@@ -146,11 +146,7 @@ class Classifier(ClassifierMixin, Estimator):
         else:
             matrix = torch.from_numpy(check_costs(costs, len(self.classes_)))
             numbers = self._map_scores(X, lambda scores: (matrix.to(scores).T @ posteriors(scores)[1]).min(0).indices)
-        if not isinstance(numbers, Tensor):
-            return self.classes_[numbers.astype(np.int64)]
-        if self.classes_.dtype.kind not in "iufb":
-            return self.classes_[numbers.long().cpu().numpy()]
-        return torch.from_numpy(self.classes_).to(numbers.device)[numbers.long()]
+        return take_labels(self.classes_, numbers)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Compute the accuracy on labeled samples; unlabeled ones are ignored.
@@ -313,11 +309,8 @@ class Classifier(ClassifierMixin, Estimator):
                 "predict_set needs calibrated thresholds. Call model.calibrate_sets(X, y) first, with labeled samples "
                 "that were not used for the fit."
             )
-        thresholds = set_thresholds(self.set_reference_, len(self.classes_), share)
-        scores = self.predict_log_proba(X)
-        if isinstance(scores, Tensor):
-            return -scores <= torch.from_numpy(thresholds).to(scores)
-        return -scores <= thresholds
+        scores, thresholds = self.predict_log_proba(X), set_thresholds(self.set_reference_, len(self.classes_), share)
+        return -scores <= (torch.from_numpy(thresholds).to(scores) if isinstance(scores, Tensor) else thresholds)
 
     def suspicious_labels(
         self, X: Any, y: Any, cv: Any = 5, reselect: bool = False, groups: Any = None
@@ -410,6 +403,15 @@ class ConditionalClassifier(Classifier):
         if name in dir(type(self)):  # a property that failed: show its error
             check_is_fitted(self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def take_labels(classes: np.ndarray, numbers: np.ndarray | Tensor) -> np.ndarray | Tensor:
+    """The labels of numbers of classes: a tensor for a tensor, unless they are text."""
+    if not isinstance(numbers, Tensor):
+        return classes[numbers.astype(np.int64)]
+    if classes.dtype.kind not in "iufb":
+        return classes[numbers.long().cpu().numpy()]
+    return torch.from_numpy(classes).to(numbers.device)[numbers.long()]
 
 
 def accuracy_of_batches(model: Classifier, batches: Iterable[object]) -> float:

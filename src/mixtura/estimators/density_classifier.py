@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
@@ -112,21 +112,14 @@ class DensityClassifier(Classifier, DensityEstimator):
         temperatures = [self._temperature(group.temperature) for group in groups]
         if len(groups) == 1 and not temperatures[0].changes and self.missingness_ is None:
             return map_log_joints(self, X, lambda log_joint: finish(log_joint_of_classes(log_joint, groups[0])))
-        rows, limit = read_as_fitted(self, X), checks.memory_limit(self.memory_limit)
+        rows = read_as_fitted(self, X)
         with computing():
-            observed, scores = rows.observed_shares(), []
-            for group in groups:
-                transformed = replace(rows, warp=group.warp)
-                if scores:  # the rows have been compared with the first
-                    check_distances(self, transformed, group.mixture)
-                compute = partial(log_joint_of_classes, group=group)
-                scores.append(map_rows(group.mixture, transformed.source(), lambda a, f=compute: f(a).T, limit).T)
+            observed, scores = rows.observed_shares(), score_members(self, groups, rows)
             values, calibration = scores[0], temperatures[0]
             if len(groups) > 1:
                 values = average_posteriors(scores, temperatures, observed, [group.weight for group in groups])
                 calibration = self._temperature(self.average_temperature_)
-            values = finish(calibration.apply(values, observed, self._log_factors(rows, counted)))
-        return rows.answer(values)
+            return rows.answer(finish(calibration.apply(values, observed, self._log_factors(rows, counted))))
 
     def _log_factors(self, rows: Rows, counted: Tensor | None) -> Tensor | float:
         """The factors of the classes by which values are missing, (C, n) (missingness)."""
@@ -136,13 +129,8 @@ class DensityClassifier(Classifier, DensityEstimator):
         missing = rows.missing(known.columns)
         if counted is not None:
             return known.log_factors(missing, counted[:, known.columns].to(missing.device))
-        if self._told is not known and vars(self).get("missing") == "auto":
-            numbers, *shares = known.unusual(missing, self.class_prior_)
-            if len(numbers):
-                self._told = known  # once
-                features = feature_of(self)[known.columns.cpu().numpy()[numbers]]
-                names = [list_features(self)[j] for j in features]
-                checks.warn(checks.missingness_changed(names, *shares), UserWarning)
+        if self._told is not known and vars(self).get("missing") == "auto" and tell_of_missing(self, known, missing):
+            self._told = known  # once
         return known.log_factors(missing)
 
     def _temperature(self, value: float | None = None) -> Temperature:
@@ -217,9 +205,8 @@ class DensityClassifier(Classifier, DensityEstimator):
                 "that were not used for the fit."
             )
         joint = self.predict_joint_log_proba(X)
-        if isinstance(joint, Tensor):
-            return class_p_values(self.set_reference_, -joint)
-        return class_p_values(self.set_reference_, -torch.from_numpy(joint)).numpy()
+        p_values = class_p_values(self.set_reference_, -torch.as_tensor(joint))
+        return p_values if isinstance(joint, Tensor) else p_values.numpy()
 
     def sample(self, n_samples: int = 1, class_label: Any = None) -> tuple[np.ndarray | pd.DataFrame, np.ndarray]:
         """Draw samples and their labels, from all classes or from one.
@@ -239,16 +226,14 @@ class DensityClassifier(Classifier, DensityEstimator):
         y : ndarray of shape (n_samples,)
         """
         check_is_fitted(self)
-        mixture = self.mixture_
-        if class_label is not None:
-            matches = np.flatnonzero(self.classes_ == class_label)
-            if not len(matches):
-                raise ValueError(f"class_label must be one of {self.classes_.tolist()}; got {class_label!r}.")
-            mixture = mixture.select(mixture.class_slices[int(matches[0])])
-            rows, _ = self._draw(mixture, n_samples)
-            return self._drawn_samples(rows), np.repeat(self.classes_[matches], len(rows))
-        rows, components = self._draw(mixture, n_samples)
-        return self._drawn_samples(rows), self.classes_[mixture.class_of.cpu()[components].numpy()]
+        if class_label is None:
+            rows, components = self._draw(self.mixture_, n_samples)
+            return self._drawn_samples(rows), self.classes_[self.mixture_.class_of.cpu()[components].numpy()]
+        matches = np.flatnonzero(self.classes_ == class_label)
+        if not len(matches):
+            raise ValueError(f"class_label must be one of {self.classes_.tolist()}; got {class_label!r}.")
+        rows, _ = self._draw(self.mixture_.select(self.mixture_.class_slices[int(matches[0])]), n_samples)
+        return self._drawn_samples(rows), np.repeat(self.classes_[matches], len(rows))
 
     def _densities(self, X: object, y: object) -> tuple[np.ndarray, np.ndarray]:
         if y is None:
@@ -338,6 +323,27 @@ class DensityClassifier(Classifier, DensityEstimator):
 
 
 Trained: TypeAlias = DensityClassifier | ConditionalClassifier
+
+
+def score_members(model: DensityClassifier, groups: Sequence[MemberGroup], rows: Rows) -> list[Tensor]:
+    """The log joints of the classes by every group of members, (C, n) each."""
+    limit, scores = checks.memory_limit(model.memory_limit), []
+    for group in groups:
+        transformed = replace(rows, warp=group.warp)
+        if scores:  # the rows have been compared with the first
+            check_distances(model, transformed, group.mixture)
+        compute = partial(log_joint_of_classes, group=group)
+        scores.append(map_rows(group.mixture, transformed.source(), lambda a, f=compute: f(a).T, limit).T)
+    return scores
+
+
+def tell_of_missing(model: DensityClassifier, known: Missingness, missing: Tensor) -> bool:
+    """Warn of features that are missing more or less often than in training; whether there are any."""
+    numbers, *shares = known.unusual(missing, model.class_prior_)
+    names = [list_features(model)[j] for j in feature_of(model)[known.columns.cpu().numpy()[numbers]]]
+    if names:
+        checks.warn(checks.missingness_changed(names, *shares), UserWarning)
+    return bool(names)
 
 
 def members_of(model: DensityClassifier) -> list[MemberGroup]:

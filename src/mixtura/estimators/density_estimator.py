@@ -28,7 +28,15 @@ from mixtura.estimators.refits import held_out
 from mixtura.estimators.rows import Rows, aligned, read_samples
 from mixtura.inspection.graphs import GaussianScores, density_graph
 from mixtura.inspection.outliers import outlier_scores, reference_of, surprises, threshold_of
-from mixtura.inspection.summaries import ModelSummary, component_entropies, component_table, data_frame, fit_facts
+from mixtura.inspection.summaries import (
+    ModelSummary,
+    component_entropies,
+    component_table,
+    data_frame,
+    fit_facts,
+    likelihood_facts,
+    model_facts,
+)
 from mixtura.model.mixture import Mixture
 from mixtura.model.transforms import Recoding, Transform
 from mixtura.objectives import posteriors
@@ -421,28 +429,14 @@ class DensityEstimator(Estimator):
         ModelSummary
             A table as text, or as HTML in a notebook; `to_frame()` returns a pandas data frame of the components.
         """
-        mixture = self._fitted("summary")
-        weight = vars(self).get("training_weight_")
-        classes = vars(self).get("classes_")
+        mixture, known = self._fitted("summary"), vars(self)
         categories = {} if self.encoding_ is None else self.encoding_.labels
-        names = list_features(self)
-        table, note = component_table(mixture, self.warp_, names, classes, weight, feature_of(self), categories)
-        facts: dict[str, object] = {"features": self.n_features_in_}
-        if classes is not None:
-            facts["class prior"] = dict(zip(classes.tolist(), vars(self)["class_prior_"].tolist(), strict=True))
-            facts["components per class"] = dict(zip(classes.tolist(), mixture.class_sizes, strict=True))
-        else:
-            facts["components"] = mixture.n_components
-        facts["parameters"] = self._n_free
-        if weight is not None:
-            facts["training samples"] = weight if weight != round(weight) else round(weight)
-        facts |= fit_facts(self)
+        about = known.get("classes_"), known.get("training_weight_"), feature_of(self), categories
+        table, note = component_table(mixture, self.warp_, list_features(self), *about)
+        facts = model_facts(self, mixture, self._n_free) | fit_facts(self)
         if X is not None:
-            value, entropy, n = self._likelihood(X, y, sample_weight)
-            bic = -2 * value + self._n_free * math.log(n)
-            facts |= {"log-likelihood": value, "BIC": bic, "ICL": bic + 2 * entropy}
-            if y is not None:
-                facts |= self._label_facts(X, y, sample_weight)
+            facts |= likelihood_facts(*self._likelihood(X, y, sample_weight), self._n_free)
+            facts |= {} if y is None else self._label_facts(X, y, sample_weight)
         return ModelSummary(type(self).__name__, facts, table, note)
 
     def _graph(self) -> nn.Module:

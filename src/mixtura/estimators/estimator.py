@@ -127,17 +127,8 @@ class Estimator(BaseEstimator):
     def _check_fitted(self) -> None:
         """Raise a ValueError unless the fitted attributes are complete and consistent."""
         for name, rule in declared(type(self), "_attributes").items():
-            value = getattr(self, name)
             for part in rule if isinstance(rule, tuple) else (rule,):
-                if isinstance(part, checks.Rule):
-                    checks.require(name, value, part)
-                elif isinstance(part, FunctionType):
-                    part(name, value, self)
-                elif not fits(value, part):
-                    raise ValueError(f"{name} is a {type(value).__name__}")
-                elif isinstance(value, list | tuple) and get_args(part):
-                    for entry in value:
-                        checks.is_kind(name, entry, get_args(part)[0])
+                check_attribute(self, name, part)
         names = checks.feature_names(self)
         if names is not None:
             checks.is_kind("feature_names_in_", names, np.ndarray)
@@ -185,23 +176,43 @@ class Estimator(BaseEstimator):
             onnxscript is not installed; `pip install 'mixtura[onnx]'`.
         """
         check_is_fitted(self)
-        names = list_features(self)
-        notes: dict[str, object] = {"feature_names": names, "model": type(self).__name__}
-        if "classes_" in vars(self):
-            notes["classes"] = vars(self)["classes_"].tolist()
         graph, encoding = self._graph(), vars(self).get("encoding_")
         if encoding is not None:
             sizes = dict(zip(encoding.categorical, encoding.sizes, strict=True))
             graph = coded_graph(graph, encoding.numeric, sizes)
-            names = np.array(names)[list(encoding.categorical)].tolist()
-            notes["categories"] = dict(zip(names, (values.tolist() for values in encoding.categories), strict=True))
-        export(graph, path, self.n_features_in_, self._graph_outputs(), notes)
+        export(graph, path, self.n_features_in_, self._graph_outputs(), graph_notes(self))
+
+
+def graph_notes(estimator: Estimator) -> dict[str, object]:
+    """The metadata of an exported graph: names of features, classes, categories."""
+    known, names = vars(estimator), list_features(estimator)
+    notes: dict[str, object] = {"feature_names": names, "model": type(estimator).__name__}
+    if "classes_" in known:
+        notes["classes"] = known["classes_"].tolist()
+    if known.get("encoding_") is not None:
+        columns = zip(known["encoding_"].categorical, known["encoding_"].categories, strict=True)
+        notes["categories"] = {names[j]: values.tolist() for j, values in columns}
+    return notes
 
 
 def list_features(estimator: Estimator) -> list[str]:
     """The feature names of the fit, or x0, x1, ... as in scikit-learn."""
     known = checks.feature_names(estimator)
     return [f"x{j}" for j in range(estimator.n_features_in_)] if known is None else [str(name) for name in known]
+
+
+def check_attribute(estimator: Estimator, name: str, rule: object) -> None:
+    """Check a fitted attribute by one rule of the table `_attributes`."""
+    value = getattr(estimator, name)
+    if isinstance(rule, checks.Rule):
+        checks.require(name, value, rule)
+    elif isinstance(rule, FunctionType):
+        rule(name, value, estimator)
+    elif not fits(value, rule):
+        raise ValueError(f"{name} is a {type(value).__name__}")
+    elif isinstance(value, list | tuple) and get_args(rule):
+        for entry in value:
+            checks.is_kind(name, entry, get_args(rule)[0])
 
 
 def check_fitted(estimator: Estimator) -> None:

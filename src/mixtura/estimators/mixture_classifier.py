@@ -232,19 +232,7 @@ class MixtureClassifier(DensityClassifier):
 
     def _selected_settings(self) -> dict[str, object]:
         """Those of the best member: arguments give a single one."""
-        if not is_auto(self.n_components):
-            return {}
-        counts = self.n_components_.tolist()
-        same = len(set(counts)) == 1
-        chosen: dict[str, object] = {
-            "n_components": counts[0] if same else dict(zip(self.classes_.tolist(), counts, strict=True)),
-            "missing": "ignorable" if self.missingness_ is None else "informative",
-        }
-        if self.search_ is None:  # no sample could be held out
-            return chosen
-        what = self.search_.best.what
-        chosen |= {name: what[name] for name in ("covariance_type", "prior", "warp") if is_auto(getattr(self, name))}
-        return chosen | {"temperature": self.temperature_, "time_budget": None}
+        return selected_settings(self) if is_auto(self.n_components) else {}
 
     @fitting
     def _fit_as_selected(self, model: Estimator, X: object, y: object, **weights: object) -> None:
@@ -309,6 +297,21 @@ class MixtureClassifier(DensityClassifier):
             For full, tied and diagonal covariances of one component per class.
         """
         return classifier_to_sklearn(self)
+
+
+def selected_settings(model: MixtureClassifier) -> dict[str, object]:
+    """The settings that the search of a fitted model has chosen, for its best member."""
+    counts = model.n_components_.tolist()
+    same = len(set(counts)) == 1
+    chosen: dict[str, object] = {
+        "n_components": counts[0] if same else dict(zip(model.classes_.tolist(), counts, strict=True)),
+        "missing": "ignorable" if model.missingness_ is None else "informative",
+    }
+    if model.search_ is None:  # no sample could be held out
+        return chosen
+    what = model.search_.best.what
+    chosen |= {name: what[name] for name in ("covariance_type", "prior", "warp") if is_auto(getattr(model, name))}
+    return chosen | {"temperature": model.temperature_, "time_budget": None}
 
 
 def make_classifier_settings(

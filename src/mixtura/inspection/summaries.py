@@ -282,6 +282,28 @@ def component_entropies(log_joint: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.stack([torch.special.entr(part).sum(0) for part in shares], 1)
 
 
+def model_facts(model: object, mixture: Mixture, n_free: int) -> dict[str, object]:
+    """Facts about the size of a model: features, classes, components, parameters, training samples."""
+    known = vars(model)
+    facts: dict[str, object] = {"features": known["n_features_in_"], "components": mixture.n_components}
+    if "classes_" in known:
+        classes = known["classes_"].tolist()
+        prior = dict(zip(classes, known["class_prior_"].tolist(), strict=True))
+        counts = dict(zip(classes, mixture.class_sizes, strict=True))
+        facts = {"features": known["n_features_in_"], "class prior": prior, "components per class": counts}
+    facts["parameters"] = n_free
+    if "training_weight_" in known:
+        weight = known["training_weight_"]
+        facts["training samples"] = weight if weight != round(weight) else round(weight)
+    return facts
+
+
+def likelihood_facts(value: float, entropy: float, weight: float, n_free: int) -> dict[str, object]:
+    """Log-likelihood of samples and criteria that add the size of the model."""
+    bic = -2 * value + n_free * math.log(weight)
+    return {"log-likelihood": value, "BIC": bic, "ICL": bic + 2 * entropy}
+
+
 def fit_facts(model: object) -> dict[str, object]:
     """Facts about the fit and its automatic choices."""
     known = vars(model)
