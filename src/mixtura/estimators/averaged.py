@@ -36,6 +36,7 @@ from mixtura.estimators.labels import Labels, with_groups
 from mixtura.estimators.mixture_classifier import MixtureClassifier, make_classifier_search, make_classifier_settings
 from mixtura.estimators.parts import Data
 from mixtura.estimators.rows import Rows, adopt_features
+from mixtura.estimators.scikit_learn import ScikitLearnStart
 from mixtura.estimators.training import (
     Settings,
     bring_home,
@@ -399,19 +400,7 @@ class AveragedMixture(DensityMixin, DensityEstimator):
         random_state = check_random_state(self.random_state)
         counts = draw_counts(self, data, groups, random_state)
         search, start = make_density_search(base, random_state), make_start(base, random_state)
-
-        def begin(task: Task, seen: Rows, source: Source, column: int) -> list[MemberFit]:
-            if len(seen) < task.n_components[0]:
-                raise ValueError(
-                    f"resampling={self.resampling!r} drew {len(seen)} distinct samples for a member with "
-                    f"{task.n_components[0]} components. Use resampling='none', fewer components, or more samples."
-                )
-            description = describe(source, 1, torch.Generator().manual_seed(0))
-            part = replace(task, source=source, description=description)
-            problem, weight = replace(task.problem, source=source), float(description.class_weights.sum())
-            starts = [start.draw(part, seen, problem) for _ in range(settings.n_init)]
-            return [MemberFit(task.problem, mixture, weight, column) for mixture in starts]
-
+        begin = partial(begin_density, self.resampling, start, settings.n_init)
         fit_members(self, base, data, settings, search, counts, begin)
         if counts is not None:
             self.oob_log_density_ = score_unseen(self, data, counts, _mean_density)
@@ -478,6 +467,22 @@ class AveragedMixture(DensityMixin, DensityEstimator):
         check_is_fitted(self)
         mixture, _ = reduce_components(self.mixture_, [checks.count("n_components", n_components)])
         return _as_density(self, mixture)
+
+
+def begin_density(
+    resampling: str, start: ScikitLearnStart, n_init: int, task: Task, seen: Rows, source: Source, column: int
+) -> list[MemberFit]:
+    """The fits of a member of `AveragedMixture` from all of its starts."""
+    if len(seen) < task.n_components[0]:
+        raise ValueError(
+            f"resampling={resampling!r} drew {len(seen)} distinct samples for a member with {task.n_components[0]} "
+            "components. Use resampling='none', fewer components, or more samples."
+        )
+    description = describe(source, 1, torch.Generator().manual_seed(0))
+    part = replace(task, source=source, description=description)
+    problem, weight = replace(task.problem, source=source), float(description.class_weights.sum())
+    starts = [start.draw(part, seen, problem) for _ in range(n_init)]
+    return [MemberFit(task.problem, mixture, weight, column) for mixture in starts]
 
 
 def mean_of(values: np.ndarray, scored: np.ndarray, weights: Tensor | None) -> float:
@@ -674,48 +679,28 @@ class AveragedMixtureClassifier(DensityClassifier):
         """
         base = prepare_base(type(self).__name__, self._base, X)
         settings, search = make_classifier_settings(base), make_classifier_search(base, average=1)
-        if settings.missing == "informative":
-            raise ValueError(
-                "The members of AveragedMixtureClassifier take no account of which values are missing; got "
-                "missing='informative'. Set missing='ignorable', or use MixtureClassifier by itself."
-            )
         data = read_training(base, settings, X, y, sample_weight, groups)
         random_state = check_random_state(self.random_state)
         counts = draw_counts(self, data, groups, random_state)
         settings = replace(settings, generator=_next_generator(random_state), missing="ignorable")
-
-        def begin(task: Task, _: Rows, source: Source, column: int) -> list[MemberFit]:
-            self._check_solver(base, task)
-            generators = [_next_generator(random_state) for _ in range(settings.n_init)]
-            return [_start_member(task, source, generator, column) for generator in generators]
-
+        begin = partial(begin_classifier, base.solver, random_state, settings.n_init)
         fit_members(self, base, data, settings, search, counts, begin)
         if counts is not None:
-            self._keep_unseen(data, counts)
+            self.oob_decision_function_, self.oob_score_, self.oob_log_loss_ = predict_unseen(self, data, counts)
         return self
+
+    def _check_arguments(self) -> None:
+        super()._check_arguments()
+        if self._base.missing == "informative":
+            raise ValueError(
+                "The members of AveragedMixtureClassifier take no account of which values are missing; got "
+                "missing='informative'. Set missing='ignorable', or use MixtureClassifier by itself."
+            )
 
     @property
     def unlabeled(self) -> object:
         """The label of unlabeled samples, as in the members."""
         return None if self.estimator is None else self.estimator.unlabeled
-
-    def _check_solver(self, base: MixtureClassifier, task: Task) -> None:
-        solver = find_solver(task)
-        if not isinstance(solver, EM | AcceleratedEM):
-            raise ValueError(
-                f'The members of {type(self).__name__} are trained together by solver="em", which maximises '
-                f'objective="joint"; got objective {task.objective.name!r} and solver={base.solver!r}.'
-            )
-
-    def _keep_unseen(self, data: Data, counts: Tensor) -> None:
-        labels, combine = data.labels, _mean_posterior if self.combine == "posterior" else _posterior_of_mean
-        self.oob_decision_function_ = probabilities = score_unseen(self, data, counts, combine)
-        known = None if labels is None else labels.numbers
-        numbers = np.full(len(probabilities), -1) if known is None else known.cpu().numpy()
-        scored = (numbers >= 0) & ~np.isnan(probabilities[:, 0])
-        own = probabilities[np.arange(len(probabilities)), numbers.clip(0)]
-        self.oob_score_ = mean_of(probabilities.argmax(1) == numbers, scored, data.weights)
-        self.oob_log_loss_ = mean_of(-np.log(own.clip(1e-300)), scored, data.weights)
 
     def to_mixture(self) -> MixtureClassifier:
         """Convert the average of the densities (`combine="density"`) to a `MixtureClassifier` of all components.
@@ -748,11 +733,36 @@ def _next_generator(random_state: np.random.RandomState) -> torch.Generator:
     return make_generator(random_state.randint(np.iinfo(np.int32).max))
 
 
-def _start_member(task: Task, seen: Source, generator: torch.Generator, column: int) -> MemberFit:
-    """The fit of a member, from its own samples; prior, frame and smallest variances are those of all samples."""
-    description = describe(seen, task.n_classes, generator)
-    own = replace(task, source=seen, description=description, generator=generator, start=None)
-    return MemberFit(task.problem, start(own, task.problem), description.weight, column)
+def begin_classifier(
+    asked: object, random_state: np.random.RandomState, n_init: int, task: Task, _: Rows, source: Source, column: int
+) -> list[MemberFit]:
+    """The fits of a member of `AveragedMixtureClassifier` from all of its starts; `asked` is the argument `solver`.
+
+    They start from its own samples; prior, frame and smallest variances are those of all samples.
+    """
+    if not isinstance(find_solver(task), EM | AcceleratedEM):
+        raise ValueError(
+            'The members of AveragedMixtureClassifier are trained together by solver="em", which maximises '
+            f'objective="joint"; got objective {task.objective.name!r} and solver={asked!r}.'
+        )
+    fits = []
+    for generator in [_next_generator(random_state) for _ in range(n_init)]:
+        description = describe(source, task.n_classes, generator)
+        own = replace(task, source=source, description=description, generator=generator, start=None)
+        fits.append(MemberFit(task.problem, start(own, task.problem), description.weight, column))
+    return fits
+
+
+def predict_unseen(model: AveragedMixtureClassifier, data: Data, counts: Tensor) -> tuple[np.ndarray, float, float]:
+    """Class probabilities by the members that do not use a sample (n, C), their accuracy and log-loss."""
+    labels, combine = data.labels, _mean_posterior if model.combine == "posterior" else _posterior_of_mean
+    probabilities = score_unseen(model, data, counts, combine)
+    known = None if labels is None else labels.numbers
+    numbers = np.full(len(probabilities), -1) if known is None else known.cpu().numpy()
+    scored = (numbers >= 0) & ~np.isnan(probabilities[:, 0])
+    own = probabilities[np.arange(len(probabilities)), numbers.clip(0)]
+    accuracy = mean_of(probabilities.argmax(1) == numbers, scored, data.weights)
+    return probabilities, accuracy, mean_of(-np.log(own.clip(1e-300)), scored, data.weights)
 
 
 def _mean_posterior(scores: Tensor, unseen: Tensor) -> Tensor:

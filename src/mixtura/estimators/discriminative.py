@@ -151,33 +151,36 @@ class DiscriminativeMixtureClassifier(DensityClassifier):
         -------
         self : DiscriminativeMixtureClassifier
         """
-        settings, search = self._settings(), self._search()
+        settings, search = make_discriminative_settings(self), make_penalty_search(self)
         data = read_training(self, settings, X, y, sample_weight, groups)
         keep(self, settings, data, *fit_data(self, data, settings, search))
         return self
-
-    def _settings(self) -> Settings:
-        """The settings; what is to be selected begins as one component per class and the default prior."""
-        on, n_components = continues(self), self.n_components
-        if is_auto(n_components):
-            n_components = self.n_components_.tolist() if on else 1
-        objective = make_objective(0.0 if is_auto(self.tradeoff) else float(self.tradeoff))
-        tol = 0.0 if is_auto(self.tol) else float(self.tol)
-        return make_settings(self, n_components=n_components, objective=objective, tol=tol)
 
     def _selected_settings(self) -> dict[str, object]:
         counts = dict(zip(self.classes_.tolist(), self.n_components_.tolist(), strict=True))
         chosen: dict[str, object] = {"prior": self.prior_, "tradeoff": self.tradeoff_}
         return chosen | ({"n_components": counts} if is_auto(self.n_components) else {})
 
-    def _search(self) -> PenaltySearch:
-        return PenaltySearch(
-            prior=self.prior,
-            tradeoff=self.tradeoff,
-            tol=self.tol,
-            known=Setting(self.prior_, self.tradeoff_) if continues(self) else None,
-            table=self.search_ if continues(self) else None,
-            early_stopping=self.early_stopping,
-            validation_fraction=self.validation_fraction,
-            grows=is_auto(self.n_components),
-        )
+
+def make_discriminative_settings(model: DiscriminativeMixtureClassifier) -> Settings:
+    """The settings; what is to be selected begins as one component per class and the default prior."""
+    on, n_components = continues(model), model.n_components
+    if is_auto(n_components):
+        n_components = model.n_components_.tolist() if on else 1
+    objective = make_objective(0.0 if is_auto(model.tradeoff) else float(model.tradeoff))
+    tol = 0.0 if is_auto(model.tol) else float(model.tol)
+    return make_settings(model, n_components=n_components, objective=objective, tol=tol)
+
+
+def make_penalty_search(model: DiscriminativeMixtureClassifier) -> PenaltySearch:
+    """The selection of what is "auto"; a fit that continues keeps the last one."""
+    return PenaltySearch(
+        prior=model.prior,
+        tradeoff=model.tradeoff,
+        tol=model.tol,
+        known=Setting(model.prior_, model.tradeoff_) if continues(model) else None,
+        table=model.search_ if continues(model) else None,
+        early_stopping=model.early_stopping,
+        validation_fraction=model.validation_fraction,
+        grows=is_auto(model.n_components),
+    )

@@ -230,7 +230,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         -------
         self : GaussianMixture
         """
-        self._fit(make_density_settings(self), X, sample_weight, groups)
+        fit_density(self, make_density_settings(self), X, sample_weight, groups)
         return self
 
     def _check_arguments(self) -> None:
@@ -241,36 +241,6 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         validate_parameter_constraints(LIKE_SCIKIT_LEARN, values, type(self).__name__)
         ours = {name: value for name, value in values.items() if name not in LIKE_SCIKIT_LEARN}
         checks.check_arguments(ours, declared(type(self), "_arguments"))
-
-    def _fit(self, settings: Settings, X: object, sample_weight: object, groups: object = None) -> None:
-        search, random_state = make_density_search(self), check_random_state(self.random_state)
-        data = read_density(self, X, sample_weight, groups)
-        training = partial(self._train_like_scikit_learn, data, random_state) if search is None else train
-        # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
-        bar = search is not None or data.rows is None
-        chosen, (result,) = fit_data(self, data, settings, search, training=training, bar=bar)
-        keep_density(self, data, chosen, result)
-
-    def _train_like_scikit_learn(
-        self, data: Data, random_state: np.random.RandomState, chosen: Selected
-    ) -> tuple[FitResult, ...]:
-        """Train from starts, and with output, as scikit-learn's class does."""
-        task, begin_at, numbers = chosen.task, make_start(self, random_state), itertools.count()
-        verbose = 0 if data.rows is None else self.verbose
-        given = task.init if isinstance(task.init, Mixture) else None
-        previous = -math.inf if given is None else self.lower_bound_
-
-        def fit_once(task: Task) -> FitResult:
-            def draw() -> Mixture:
-                return begin_at.draw(task, data.rows) if given is None else given
-
-            return run_printed(task, draw, previous, verbose, self.verbose_interval, next(numbers))
-
-        if task.max_iter > 0:
-            return train(replace(chosen, fit=fit_once))
-        # Without likelihoods to compare, scikit-learn keeps the last initialisation.
-        last = replace(chosen, tasks=(replace(task, n_init=1),))
-        return train(replace(last, fit=lambda task: [fit_once(task) for _ in range(chosen.task.n_init)][-1]))
 
     @available_if(learns_online)
     def partial_fit(
@@ -298,17 +268,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         """
         check_batch(X, step)
         self._check_arguments()
-        settings = make_density_settings(self)
-
-        def read() -> Source:
-            rows = read_rows(self, X, reset=False)
-            return rows.source(weights=checks.sample_weight(sample_weight, len(rows), all_rows=False))
-
-        record = learn_batch(
-            self, settings, step, lambda: self._fit(settings_of_first(settings), X, sample_weight), read
-        )
-        if record is not None:
-            self.lower_bound_, self.lower_bounds_ = record.objective, [*self.lower_bounds_, record.objective]
+        update_density(self, make_density_settings(self), X, sample_weight, step)
         return self
 
     def _selected_settings(self) -> dict[str, object]:
@@ -475,6 +435,56 @@ def make_density_search(
         usual if is_auto(model.criterion) else model.criterion,
         make_generator(model.random_state if random_state is None else random_state),
     )
+
+
+def fit_density(
+    model: GaussianMixture, settings: Settings, X: object, sample_weight: object, groups: object = None
+) -> None:
+    """Fit and keep a mixture."""
+    search, random_state = make_density_search(model), check_random_state(model.random_state)
+    data = read_density(model, X, sample_weight, groups)
+    training = partial(train_like_scikit_learn, model, data, random_state) if search is None else train
+    # Otherwise verbose prints, as scikit-learn's, which reads arrays only.
+    bar = search is not None or data.rows is None
+    chosen, (result,) = fit_data(model, data, settings, search, training=training, bar=bar)
+    keep_density(model, data, chosen, result)
+
+
+def train_like_scikit_learn(
+    model: GaussianMixture, data: Data, random_state: np.random.RandomState, chosen: Selected
+) -> tuple[FitResult, ...]:
+    """Train from starts, and with output, as scikit-learn's class does."""
+    task, begin_at, numbers = chosen.task, make_start(model, random_state), itertools.count()
+    verbose = 0 if data.rows is None else model.verbose
+    given = task.init if isinstance(task.init, Mixture) else None
+    previous = -math.inf if given is None else model.lower_bound_
+
+    def fit_once(task: Task) -> FitResult:
+        def draw() -> Mixture:
+            return begin_at.draw(task, data.rows) if given is None else given
+
+        return run_printed(task, draw, previous, verbose, model.verbose_interval, next(numbers))
+
+    if task.max_iter > 0:
+        return train(replace(chosen, fit=fit_once))
+    # Without likelihoods to compare, scikit-learn keeps the last initialisation.
+    last = replace(chosen, tasks=(replace(task, n_init=1),))
+    return train(replace(last, fit=lambda task: [fit_once(task) for _ in range(chosen.task.n_init)][-1]))
+
+
+def update_density(
+    model: GaussianMixture, settings: Settings, X: object, sample_weight: object, step: float | str
+) -> None:
+    """Fit the first batch, or take one step with a later one."""
+
+    def read() -> Source:
+        rows = read_rows(model, X, reset=False)
+        return rows.source(weights=checks.sample_weight(sample_weight, len(rows), all_rows=False))
+
+    first = partial(fit_density, model, settings_of_first(settings), X, sample_weight)
+    record = learn_batch(model, settings, step, first, read)
+    if record is not None:
+        model.lower_bound_, model.lower_bounds_ = record.objective, [*model.lower_bounds_, record.objective]
 
 
 def make_start(model: GaussianMixture, random_state: np.random.RandomState) -> ScikitLearnStart:

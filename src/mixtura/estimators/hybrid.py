@@ -178,36 +178,39 @@ class HybridMixtureClassifier(DensityClassifier):
         -------
         self : HybridMixtureClassifier
         """
-        objective = self._objective()
-        settings, search = make_settings(self, objective=objective), self._search(objective)
+        objective = make_objective(self)
+        settings, search = make_settings(self, objective=objective), make_tradeoff_search(self, objective)
         data = read_training(self, settings, X, y, sample_weight, groups)
         if X_val is not None:
             data = replace(data, held_out=read_validation(self, data, X_val, y_val))
         keep(self, settings, data, *fit_data(self, data, settings, search))
         return self
 
-    def _objective(self) -> Hybrid:
-        """The objective, with placeholders for a trade-off and a margin that are selected later."""
-        margin = 1.0 if is_auto(self.margin) else float(self.margin)
-        tradeoff = PATH[0] if is_auto(self.tradeoff) else float(self.tradeoff)
-        other = Margin(margin) if self.discriminative == "margin" else Conditional()
-        return Hybrid(tradeoff, other, float(self.unlabeled_weight))
-
     def _selected_settings(self) -> dict[str, object]:
         """The copy holds nothing out: it trains for the selected number of epochs."""
         margin = self.margin if self.margin_ is None else self.margin_
         return {"tradeoff": self.tradeoff_, "margin": margin, "n_epochs": self.n_epochs_, "validation_fraction": None}
 
-    def _search(self, objective: Hybrid) -> TradeoffSearch:
-        random_state = check_random_state(self.random_state)
-        random_state.randint(np.iinfo(np.int32).max)  # the seed of the start
-        return TradeoffSearch(
-            objective=objective,
-            selects_tradeoff=is_auto(self.tradeoff),
-            selects_margin=self.discriminative == "margin" and is_auto(self.margin),
-            prior="default" if is_auto(self.prior) else self.prior,
-            solver=Gradient("adam", float(self.learning_rate), batch_size=self.batch_size),
-            n_epochs=self.n_epochs,
-            validation_fraction=None if self.validation_fraction is None else float(self.validation_fraction),
-            seed=int(random_state.randint(2**31 - 1)),
-        )
+
+def make_objective(model: HybridMixtureClassifier) -> Hybrid:
+    """The objective, with placeholders for a trade-off and a margin that are selected later."""
+    margin = 1.0 if is_auto(model.margin) else float(model.margin)
+    tradeoff = PATH[0] if is_auto(model.tradeoff) else float(model.tradeoff)
+    other = Margin(margin) if model.discriminative == "margin" else Conditional()
+    return Hybrid(tradeoff, other, float(model.unlabeled_weight))
+
+
+def make_tradeoff_search(model: HybridMixtureClassifier, objective: Hybrid) -> TradeoffSearch:
+    """The selection of what is "auto", and of the number of epochs."""
+    random_state = check_random_state(model.random_state)
+    random_state.randint(np.iinfo(np.int32).max)  # the seed of the start
+    return TradeoffSearch(
+        objective=objective,
+        selects_tradeoff=is_auto(model.tradeoff),
+        selects_margin=model.discriminative == "margin" and is_auto(model.margin),
+        prior="default" if is_auto(model.prior) else model.prior,
+        solver=Gradient("adam", float(model.learning_rate), batch_size=model.batch_size),
+        n_epochs=model.n_epochs,
+        validation_fraction=None if model.validation_fraction is None else float(model.validation_fraction),
+        seed=int(random_state.randint(2**31 - 1)),
+    )

@@ -377,12 +377,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         [('apple', True), ('brass', False)]
         """
         check_is_fitted(self)
-        names = np.asarray(list_features(self) if feature_names is None else feature_names, dtype=object)
-        if names.shape != (self.n_features_in_,):
-            raise ValueError(
-                f"feature_names must hold one name for each of the {self.n_features_in_} features; got shape "
-                f"{names.shape}."
-            )
+        names = names_of_words(self, feature_names)
         transform = None if self.rows_ is None else self.rows_.to("cpu")
         model = self.mixture_.to("cpu"), transform, self.temperature_
         scores = torch.as_tensor(self._map_scores(X, lambda scores: scores.T)).double()
@@ -574,6 +569,17 @@ def _chunk_size(model: NonnegativeMixtureClassifier, samples: TextSamples) -> in
     n_bases = count if model.shared else count * samples.n_classes
     limit = checks.memory_limit(model.memory_limit)
     return rows_per_chunk(n_bases, samples.features.shape[1], limit, samples.features.device)
+
+
+def names_of_words(model: NonnegativeMixtureClassifier, given: object) -> np.ndarray:
+    """The argument `feature_names` of `explain`; by default the features of the fit."""
+    names = np.asarray(list_features(model) if given is None else given, dtype=object)
+    if names.shape != (model.n_features_in_,):
+        raise ValueError(
+            f"feature_names must hold one name for each of the {model.n_features_in_} features; got shape "
+            f"{names.shape}."
+        )
+    return names
 
 
 def read_features(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, field, replace
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, TypeVar, cast
@@ -267,15 +268,9 @@ class SparseMixtureClassifier(ConditionalClassifier):
         self : SparseMixtureClassifier
         """
         data = read(self, X, y, sample_weight)
-        with computing(), recorded(self, training=data.source):
+        with computing(), recorded(self, training=data.source), explained_overflow(type(self).__name__):
             problem, solver = pose_problem(self, data), make_solver(self)
-            try:
-                keep(self, data, problem, solver, train(self, problem, solver))
-            except FloatingPointError as error:
-                raise ValueError(
-                    f"{type(self).__name__} cannot be fitted: the kernel columns of X are too large or too similar "
-                    f"({error}). Use scaling=True, a smaller degree, or kernel='rbf'."
-                ) from error
+            keep(self, data, problem, solver, train(self, problem, solver))
         return self
 
     def _map_rows(self, X: object, compute: Callable[[Tensor], Tensor]) -> np.ndarray | Tensor:
@@ -490,6 +485,18 @@ def fit_once(problem: SparseProblem, solver: SparseNewton, generator: torch.Gene
             return run(solver, problem.evidence, start, max_iter, 0.0)
         working = WorkingSet(solver, problem, generator)
         return run(working, problem.evidence, working.start(responsibilities), max_iter, 0.0)
+
+
+@contextmanager
+def explained_overflow(name: str) -> Iterator[None]:
+    """A context for a fit, where numbers that are too large become an error that says what to do."""
+    try:
+        yield
+    except FloatingPointError as error:
+        raise ValueError(
+            f"{name} cannot be fitted: the kernel columns of X are too large or too similar ({error}). Use "
+            "scaling=True, a smaller degree, or kernel='rbf'."
+        ) from error
 
 
 def keep(
