@@ -32,8 +32,8 @@ from mixtura.estimators.averaged import AveragedMixtureClassifier
 from mixtura.estimators.density_classifier import DensityClassifier, Trained
 from mixtura.estimators.discriminative import DiscriminativeMixtureClassifier
 from mixtura.estimators.mixture_classifier import MixtureClassifier
-from mixtura.estimators.parts import n_columns
 from mixtura.estimators.sparse import SparseMixtureClassifier
+from mixtura.estimators.streamed_rows import n_columns
 from mixtura.estimators.table_classifier import TableClassifier
 from mixtura.estimators.table_columns import TableColumn, entries_of, listed, shorten
 from mixtura.files.models import write_atomically

@@ -34,8 +34,7 @@ from mixtura.estimators.gaussian_mixture import (
 )
 from mixtura.estimators.labels import Labels, with_groups
 from mixtura.estimators.mixture_classifier import MixtureClassifier, make_classifier_search, make_classifier_settings
-from mixtura.estimators.parts import Data
-from mixtura.estimators.rows import Rows, adopt_features
+from mixtura.estimators.rows import Data, Rows, adopt_features
 from mixtura.estimators.scikit_learn import ScikitLearnStart
 from mixtura.estimators.training import (
     Settings,

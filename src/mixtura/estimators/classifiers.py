@@ -17,8 +17,8 @@ from mixtura import checks
 from mixtura.estimators.estimator import TRAINED, Estimator
 from mixtura.estimators.frames import as_array, is_batches, is_dask
 from mixtura.estimators.labels import as_labels, labeled_samples, only_labeled
-from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out
+from mixtura.estimators.streamed_rows import by_batches
 from mixtura.inspection.class_priors import check_costs, estimate_prior
 from mixtura.inspection.outliers import CoverageCurve, SuspiciousLabels, find_suspicious, set_thresholds
 from mixtura.inspection.summaries import ModelSummary, Table, fit_facts, label_facts
@@ -77,7 +77,7 @@ class Classifier(ClassifierMixin, Estimator):
         """finish(scores (C, n)) -> (n, ...) over the rows of X, under the requested class prior, in the format of X."""
         raise NotImplementedError
 
-    @by_parts("class")
+    @by_batches("class")
     def predict_log_proba(self, X: Any) -> Any:
         """Predict log probabilities of the classes.
 
@@ -94,7 +94,7 @@ class Classifier(ClassifierMixin, Estimator):
         """
         return self._map_scores(X, lambda scores: scores.log_softmax(0).T)
 
-    @by_parts("class")
+    @by_batches("class")
     def predict_proba(self, X: Any) -> Any:
         """Predict class probabilities.
 
@@ -109,7 +109,7 @@ class Classifier(ClassifierMixin, Estimator):
         """
         return self._map_scores(X, lambda scores: posteriors(scores)[1].T)
 
-    @by_parts("class")
+    @by_batches("class")
     def decision_function(self, X: Any) -> Any:
         """Compute log posteriors, or the log odds of the second class if there are two classes.
 
@@ -126,7 +126,7 @@ class Classifier(ClassifierMixin, Estimator):
             X, lambda scores: scores[1] - scores[0] if len(scores) == 2 else scores.log_softmax(0).T
         )
 
-    @by_parts()
+    @by_batches()
     def predict(self, X: Any, costs: Any = None) -> Any:
         """Predict the most probable class of each sample, or the class with the lowest expected cost.
 
@@ -274,7 +274,7 @@ class Classifier(ClassifierMixin, Estimator):
         """-log of the densities of samples in their classes, (n,), if the model has one."""
         return ()
 
-    @by_parts("class")
+    @by_batches("class")
     def predict_set(self, X: Any, coverage: float = 0.9) -> Any:
         """Predict sets of classes that hold the true one with a given probability, in every class (prediction-sets).
 

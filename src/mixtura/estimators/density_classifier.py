@@ -29,8 +29,8 @@ from mixtura.estimators.density_estimator import (
 from mixtura.estimators.estimator import list_features
 from mixtura.estimators.frames import as_array, is_pandas, is_series
 from mixtura.estimators.labels import only_labeled
-from mixtura.estimators.parts import by_parts
 from mixtura.estimators.rows import Rows
+from mixtura.estimators.streamed_rows import by_batches
 from mixtura.init.starts import STARTS
 from mixtura.inspection.explanations import Explanation, Game, Loss, log_odds, marginal_importances, shapley_values
 from mixtura.inspection.graphs import average_graph, class_scores, classifier_graph
@@ -151,7 +151,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         weights = [group.weight for group in groups]
         return average_graph(scored, weights, self._temperature(self.average_temperature_), self.missingness_)
 
-    @by_parts("class")
+    @by_batches("class")
     def predict_joint_log_proba(self, X: Any) -> Any:
         """Compute the joint log density of each sample and class, log p(x, c).
 
@@ -171,7 +171,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         scores = -as_array(self.predict_joint_log_proba(X)).astype(np.float64)
         return (scores[np.arange(len(numbers)), numbers].clip(-1e300, 1e300),)
 
-    @by_parts("class")
+    @by_batches("class")
     def typicality(self, X: Any) -> Any:
         """Compute p-values of samples in every class: small ones say that a sample is unlike the class (typicality).
 

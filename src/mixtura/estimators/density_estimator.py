@@ -23,9 +23,9 @@ from mixtura.estimators import arguments
 from mixtura.estimators.categorical import Encoding, frame_of
 from mixtura.estimators.estimator import TRAINED, Estimator, list_features
 from mixtura.estimators.frames import as_array, framed_like
-from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import held_out
 from mixtura.estimators.rows import Rows, aligned, read_samples
+from mixtura.estimators.streamed_rows import by_batches
 from mixtura.inspection.graphs import GaussianScores, density_graph
 from mixtura.inspection.outliers import outlier_scores, reference_of, surprises, threshold_of
 from mixtura.inspection.summaries import (
@@ -91,7 +91,7 @@ class DensityEstimator(Estimator):
     prior: PriorChoice
     running_: RunningMoments | None  # moments of `partial_fit`, where an estimator has it
 
-    @by_parts()
+    @by_batches()
     def score_samples(self, X: Any) -> Any:
         """Compute the log density of each sample; missing values (NaN) are marginalised.
 
@@ -108,7 +108,7 @@ class DensityEstimator(Estimator):
         """
         return map_log_joints(self, X, lambda log_joint: posteriors(log_joint)[0], density=True)
 
-    @by_parts("component")
+    @by_batches("component")
     def responsibilities(self, X: Any) -> Any:
         """Compute the posterior probability of each component.
 
@@ -123,7 +123,7 @@ class DensityEstimator(Estimator):
         """
         return map_log_joints(self, X, component_posteriors)
 
-    @by_parts("feature")
+    @by_batches("feature")
     def impute(self, X: Any, method: str = "mean", random_state: arguments.RandomState = None) -> Any:
         """Fill in missing values given the observed values of the same sample.
 
@@ -188,7 +188,7 @@ class DensityEstimator(Estimator):
     outlier_reference_: np.ndarray | None = None  # scores and doubts of samples, sorted; whether they were held out
     outlier_source_: str | None = None
 
-    @by_parts()
+    @by_batches()
     def outlier_score(self, X: Any, score: str = "distance") -> Any:
         """Compute outlier scores; larger values are more unusual.
 
@@ -271,7 +271,7 @@ class DensityEstimator(Estimator):
         self.outlier_source_ = "held-out"
         return self
 
-    @by_parts()
+    @by_batches()
     def is_outlier(self, X: Any, false_alarm: float = 0.01, score: str = "auto") -> Any:
         """Detect outliers: samples with larger scores than all but a small fraction of ordinary samples.
 

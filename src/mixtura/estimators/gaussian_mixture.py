@@ -27,8 +27,7 @@ from mixtura.estimators.density_estimator import DensityEstimator, map_log_joint
 from mixtura.estimators.estimator import check_fitted, declared, fitting, with_constructor
 from mixtura.estimators.labels import with_groups
 from mixtura.estimators.online import check_batch, learn_batch, learns_online, settings_of_first
-from mixtura.estimators.parts import Data, by_parts, is_streamed, read_stream
-from mixtura.estimators.rows import read_rows, read_samples
+from mixtura.estimators.rows import Data, read_rows, read_samples
 from mixtura.estimators.scikit_learn import (
     ScikitLearnStart,
     covariances_in_shape,
@@ -38,6 +37,7 @@ from mixtura.estimators.scikit_learn import (
     precisions_of,
     run_printed,
 )
+from mixtura.estimators.streamed_rows import by_batches, is_streamed, read_stream
 from mixtura.estimators.training import (
     Settings,
     continues,
@@ -297,7 +297,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         super()._check_fitted()
         checks.same_size("mixture_", self.mixture_.n_classes, 1)
 
-    @by_parts()
+    @by_batches()
     def predict(self, X: Any) -> Any:
         """Predict the most probable component of each sample.
 
@@ -313,7 +313,7 @@ class GaussianMixture(DensityMixin, DensityEstimator):
         numbers = map_log_joints(self, X, lambda log_joint: log_joint.max(0).indices)
         return numbers.long() if isinstance(numbers, Tensor) else numbers.astype(np.int64)
 
-    @by_parts("component")
+    @by_batches("component")
     def predict_proba(self, X: Any) -> Any:
         """Compute the posterior probability of each component.
 

@@ -35,8 +35,8 @@ from mixtura.estimators.estimator import (
 )
 from mixtura.estimators.frames import is_batches, is_table
 from mixtura.estimators.labels import ClassNumbers, read_labels, read_one_per_row, with_groups
-from mixtura.estimators.parts import SAME_ROWS
 from mixtura.estimators.rows import Rows, read_rows
+from mixtura.estimators.streamed_rows import SAME_ROWS
 from mixtura.estimators.training import keep_history, raise_interruption
 from mixtura.files.registry import on_device, storable
 from mixtura.inspection.explanations import word_contributions

@@ -23,8 +23,8 @@ from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import atomic_fit
 from mixtura.estimators.labels import ClassNumbers, Labels
-from mixtura.estimators.parts import is_streamed
 from mixtura.estimators.rows import read_rows
+from mixtura.estimators.streamed_rows import is_streamed
 from mixtura.estimators.training import Settings, check_described, fit_data, keep, make_generator, read_training
 from mixtura.files.registry import as_loaded
 from mixtura.init.description import describe

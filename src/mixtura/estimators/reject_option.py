@@ -19,9 +19,9 @@ from mixtura.estimators.density_estimator import DensityEstimator as OutlierDete
 from mixtura.estimators.estimator import Estimator, check_fitted, estimator_of, fitting, with_constructor
 from mixtura.estimators.frames import as_array
 from mixtura.estimators.mixture_classifier import MixtureClassifier
-from mixtura.estimators.parts import by_parts
 from mixtura.estimators.refits import fit_copy
 from mixtura.estimators.rows import adopt_features
+from mixtura.estimators.streamed_rows import by_batches
 from mixtura.files.registry import storable
 from mixtura.inspection.outliers import CoverageCurve
 
@@ -131,7 +131,7 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
             checks.is_kind("estimator_", self.estimator_, OutlierDetection)
         checks.same_size("reject_label_", len(checks.shape_of(self.reject_label_)), 0)
 
-    @by_parts()
+    @by_batches()
     def abstains(self, X: Any) -> np.ndarray:
         """Return which samples are rejected.
 
@@ -150,7 +150,7 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
             doubtful |= as_array(self.estimator_.is_outlier(X, self.false_alarm))
         return doubtful
 
-    @by_parts()
+    @by_batches()
     def predict(self, X: Any) -> np.ndarray:
         """Predict classes, and `reject_label_` for rejected samples.
 

@@ -1,4 +1,4 @@
-"""Rows of users (arrays, frames, tensors, memory maps) become sources of rows."""
+"""Rows of users (arrays, frames, tensors, memory maps) become sources of rows, and with labels the data of a fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, va
 from torch import Tensor
 
 from mixtura import checks
-from mixtura.engine.sources import ArraySource, Block, BlockSource, Source, present, warped
+from mixtura.engine.sources import ArraySource, Block, BlockSource, Source, TensorSource, present, warped
 from mixtura.engine.threads import limit_after_fork
 from mixtura.engine.tuning import FEW_VALUES
 from mixtura.estimators.categorical import Encoding, find_encoding
@@ -32,6 +32,7 @@ from mixtura.estimators.frames import (
     text_columns,
     with_nan,
 )
+from mixtura.estimators.labels import Labels
 from mixtura.model.transforms import Transform
 from mixtura.streams.batches import Sharded
 from mixtura.values.extents import Extents, extents_of
@@ -101,6 +102,26 @@ class Rows:
             return values.cpu().numpy()
         values = values if self.home is None else values.to(self.home)
         return values.to(self.dtype) if values.is_floating_point() else values
+
+
+@dataclass(frozen=True)
+class Data:
+    """Checked samples of a fit; `rows`, `labels` and `weights` are None if they come in parts."""
+
+    source: Source
+    classes: np.ndarray | None = None
+    n_unlabeled: int = 0
+    encoding: Encoding | None = None
+    cv: object = 5
+    held_out: TensorSource | None = None
+    rows: Rows | None = None
+    labels: Labels | None = None
+    weights: Tensor | None = None
+
+    @property
+    def home(self) -> torch.device | None:
+        """Device of fitted parameters, if they are computed on another one."""
+        return None if self.rows is None else self.rows.home
 
 
 def read_samples(estimator: Estimator, X: object, reset: bool, smallest: int = 1) -> Rows:

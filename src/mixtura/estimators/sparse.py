@@ -24,8 +24,7 @@ from mixtura.estimators import arguments
 from mixtura.estimators.classifiers import ConditionalClassifier
 from mixtura.estimators.estimator import check_fitted, fitting, list_features, recorded, with_constructor
 from mixtura.estimators.labels import read_labels
-from mixtura.estimators.parts import Data
-from mixtura.estimators.rows import Rows, read_rows
+from mixtura.estimators.rows import Data, Rows, read_rows
 from mixtura.estimators.training import keep_history, make_generator, raise_interruption, warn_of_few_rows
 from mixtura.files.registry import on_device, storable
 from mixtura.inspection.graphs import conditional_graph

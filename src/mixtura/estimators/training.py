@@ -35,8 +35,8 @@ from mixtura.estimators.density_estimator import DensityEstimator
 from mixtura.estimators.estimator import Estimator, candidates_shown, recorded
 from mixtura.estimators.frames import is_batches, is_dask
 from mixtura.estimators.labels import ClassNumbers, read_labels, weigh_classes, with_groups
-from mixtura.estimators.parts import Data, read_stream
-from mixtura.estimators.rows import read_samples
+from mixtura.estimators.rows import Data, read_samples
+from mixtura.estimators.streamed_rows import read_stream
 from mixtura.files.registry import as_loaded
 from mixtura.init.description import Description, describe
 from mixtura.init.transform_fits import fit_warp, recode

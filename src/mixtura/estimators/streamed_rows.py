@@ -1,4 +1,4 @@
-"""Rows in parts (batches, Dask collections, rows of several processes): sources of them, and predictions for them."""
+"""Rows that come in batches, in Dask collections or in several processes: sources of them, and predictions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from mixtura import checks
 from mixtura.engine.distributed import DaskSource, Processes, ProcessSource, add_partitions
-from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, TensorSource, moved
-from mixtura.estimators.categorical import Encoding, FoundCategories, find_categories
+from mixtura.engine.sources import BatchSource, Block, BlockSource, Source, moved
+from mixtura.estimators.categorical import FoundCategories, find_categories
 from mixtura.estimators.estimator import Estimator
 from mixtura.estimators.frames import is_batches, is_dask
-from mixtura.estimators.labels import ClassNumbers, Labels, read_one_per_row
-from mixtura.estimators.rows import Rows, read_encoded, read_rows, read_samples
+from mixtura.estimators.labels import ClassNumbers, read_one_per_row
+from mixtura.estimators.rows import Data, Rows, read_encoded, read_rows, read_samples
 from mixtura.streams.batches import Batch, BatchedPredictions, EveryPass, Sharded, named_batches
 
 Method = TypeVar("Method", bound=Callable[..., object])
@@ -107,26 +107,6 @@ class Reader:
         block = next(iter(rows.source(numbers, None, weights).blocks()))
         values = block.rows.to(self.dtype)
         return Block(values, block.labels, None, block.weights, complete=block.complete)
-
-
-@dataclass(frozen=True)
-class Data:
-    """Checked samples of a fit; `rows`, `labels` and `weights` are None if they come in parts."""
-
-    source: Source
-    classes: np.ndarray | None = None
-    n_unlabeled: int = 0
-    encoding: Encoding | None = None
-    cv: object = 5
-    held_out: TensorSource | None = None
-    rows: Rows | None = None
-    labels: Labels | None = None
-    weights: Tensor | None = None
-
-    @property
-    def home(self) -> torch.device | None:
-        """Device of fitted parameters, if they are computed on another one."""
-        return None if self.rows is None else self.rows.home
 
 
 def read_stream(
@@ -312,7 +292,7 @@ def _read_part(reader: Reader, number: int, *part: object) -> Block:
     return moved(reader(Batch(*part, origin=f"Partition {number}")), reader.device)
 
 
-def by_parts(columns: str = "") -> Callable[[Method], Method]:
+def by_batches(columns: str = "") -> Callable[[Method], Method]:
     """A decorator for methods whose result for a row does not depend on other rows.
 
     Parameters
