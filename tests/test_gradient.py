@@ -25,7 +25,7 @@ from cases import (
 from mixtura.engine.passes import summarise
 from mixtura.engine.sources import TensorSource, locate
 from mixtura.engine.tuning import DEFAULT_MEMORY_LIMIT
-from mixtura.files.checkpoints import CheckpointFile, Journal, recording
+from mixtura.files.checkpoints import CheckpointFile, Journal, writing_to
 from mixtura.numerics.linalg import NumericalError
 from mixtura.objectives import Conditional, Hybrid, Joint, Margin
 from mixtura.priors import Scaled
@@ -154,7 +154,7 @@ def fit(mixture, source, n_epochs=5, held_out=None, patience=20, checkpoint=None
     judge = None
     if held_out is not None:
         judge = EarlyStopping(classification_score(held_out, False, DEFAULT_MEMORY_LIMIT), patience=patience)
-    with recording(Journal(None if checkpoint is None else CheckpointFile(checkpoint, {}))):
+    with writing_to(Journal(None if checkpoint is None else CheckpointFile(checkpoint, {}))):
         return run(solver, problem, mixture, n_epochs, 0.0, held_out=judge)
 
 

@@ -226,8 +226,8 @@ def train_members(
     every, solver = rows.source(*known, weights, counts), EM(strict=labels is None and task.prior is None)
     results = run_together(task.em_structure, members, every, task.max_iter, task.tol, solver)
     n_starts = len(members) // n_members
-    groups = [results[b : b + n_starts] for b in range(0, len(results), n_starts)]
-    best = [max(group, key=lambda result: result.objective) for group in groups]
+    of_members = [results[b : b + n_starts] for b in range(0, len(results), n_starts)]
+    best = [max(fits, key=lambda result: result.objective) for fits in of_members]
     return [replace(result, mixture=task.convert(result.mixture)) for result in best]
 
 
@@ -654,8 +654,8 @@ class AveragedMixtureClassifier(DensityClassifier):
         check_members(self)
 
     @property
-    def _groups(self) -> list[MemberGroup]:
-        return [group_of(self)] if self.combine == "posterior" else super()._groups
+    def _member_groups(self) -> list[MemberGroup]:
+        return [group_of(self)] if self.combine == "posterior" else super()._member_groups
 
     @fitting
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None) -> AveragedMixtureClassifier:

@@ -85,7 +85,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         return np.array([part.stop - part.start for part in self.mixture_.class_slices])
 
     @property
-    def _groups(self) -> list[MemberGroup]:
+    def _member_groups(self) -> list[MemberGroup]:
         """The models whose class posteriors are averaged, the best one first."""
         check_is_fitted(self)
         return members_of(self)
@@ -93,7 +93,7 @@ class DensityClassifier(Classifier, DensityEstimator):
     @property
     def members_(self) -> list[MemberGroup] | list[Mixture]:
         """The models whose class posteriors are averaged, the best one first."""
-        return self._groups
+        return self._member_groups
 
     @property
     def n_parameters_(self) -> int:
@@ -108,16 +108,16 @@ class DensityClassifier(Classifier, DensityEstimator):
 
         `counted` (n, D): columns whose missing values count; all unless it is given.
         """
-        groups = self._groups
-        temperatures = [self._temperature(group.temperature) for group in groups]
-        if len(groups) == 1 and not temperatures[0].changes and self.missingness_ is None:
-            return map_log_joints(self, X, lambda log_joint: finish(log_joint_of_classes(log_joint, groups[0])))
+        members = self._member_groups
+        temperatures = [self._temperature(member.temperature) for member in members]
+        if len(members) == 1 and not temperatures[0].changes and self.missingness_ is None:
+            return map_log_joints(self, X, lambda log_joint: finish(log_joint_of_classes(log_joint, members[0])))
         rows = read_as_fitted(self, X)
         with computing():
-            observed, scores = rows.observed_shares(), score_members(self, groups, rows)
+            observed, scores = rows.observed_shares(), score_members(self, members, rows)
             values, calibration = scores[0], temperatures[0]
-            if len(groups) > 1:
-                values = average_posteriors(scores, temperatures, observed, [group.weight for group in groups])
+            if len(members) > 1:
+                values = average_posteriors(scores, temperatures, observed, [member.weight for member in members])
                 calibration = self._temperature(self.average_temperature_)
             return rows.answer(finish(calibration.apply(values, observed, self._log_factors(rows, counted))))
 
@@ -143,12 +143,12 @@ class DensityClassifier(Classifier, DensityEstimator):
         return Temperature(value, change, noise, log_prior if noise > 0 else None)
 
     def _graph(self) -> nn.Module:
-        groups = self._groups
-        alone = self.missingness_ if len(groups) == 1 else None
-        scored = [class_scores(group, self._temperature(group.temperature), alone) for group in groups]
-        if len(groups) == 1:
+        members = self._member_groups
+        alone = self.missingness_ if len(members) == 1 else None
+        scored = [class_scores(member, self._temperature(member.temperature), alone) for member in members]
+        if len(members) == 1:
             return classifier_graph(scored[0])
-        weights = [group.weight for group in groups]
+        weights = [member.weight for member in members]
         return average_graph(scored, weights, self._temperature(self.average_temperature_), self.missingness_)
 
     @by_batches("class")
@@ -164,7 +164,7 @@ class DensityClassifier(Classifier, DensityEstimator):
         -------
         joint_log_density : ndarray of shape (n_samples, n_classes)
         """
-        first = self._groups[0]
+        first = self._member_groups[0]
         return map_log_joints(self, X, lambda log_joint: log_joint_of_classes(log_joint, first).T, density=True)
 
     def _own_densities(self, X: object, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -325,15 +325,15 @@ class DensityClassifier(Classifier, DensityEstimator):
 Trained: TypeAlias = DensityClassifier | ConditionalClassifier
 
 
-def score_members(model: DensityClassifier, groups: Sequence[MemberGroup], rows: Rows) -> list[Tensor]:
-    """The log joints of the classes by every group of members, (C, n) each."""
+def score_members(model: DensityClassifier, members: Sequence[MemberGroup], rows: Rows) -> list[Tensor]:
+    """The log joints of the classes by every one of the models that are averaged, (C, n) each."""
     limit, scores = checks.memory_limit(model.memory_limit), []
-    for group in groups:
-        transformed = replace(rows, warp=group.warp)
+    for member in members:
+        transformed = replace(rows, warp=member.warp)
         if scores:  # the rows have been compared with the first
-            check_distances(model, transformed, group.mixture)
-        compute = partial(log_joint_of_classes, group=group)
-        scores.append(map_rows(group.mixture, transformed.source(), lambda a, f=compute: f(a).T, limit).T)
+            check_distances(model, transformed, member.mixture)
+        compute = partial(log_joint_of_classes, group=member)
+        scores.append(map_rows(member.mixture, transformed.source(), lambda a, f=compute: f(a).T, limit).T)
     return scores
 
 

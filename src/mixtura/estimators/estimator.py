@@ -25,7 +25,7 @@ from mixtura import checks
 from mixtura.engine.sources import Source
 from mixtura.estimators import arguments
 from mixtura.estimators.categorical import Encoding
-from mixtura.files.checkpoints import CheckpointFile, Journal, Show, digest, recording, update_digest
+from mixtura.files.checkpoints import CheckpointFile, Journal, Show, digest, update_digest, writing_to
 from mixtura.files.codec import fits, fitted_of
 from mixtura.files.models import METADATA, as_arrays, from_arrays, save
 from mixtura.inspection.graphs import coded_graph, export
@@ -314,8 +314,8 @@ FREE = ("checkpoint", "verbose", "verbose_interval", "memory_limit")
 
 
 @contextmanager
-def recorded(estimator: Estimator, bar: bool = True, **samples: Source | None) -> Iterator[None]:
-    """A context for the computation of a fit.
+def keeping_progress(estimator: Estimator, bar: bool = True, **samples: Source | None) -> Iterator[None]:
+    """A context for the computation of a fit, which writes checkpoints and shows a progress bar.
 
     Parameters
     ----------
@@ -335,7 +335,7 @@ def recorded(estimator: Estimator, bar: bool = True, **samples: Source | None) -
             )
         file = CheckpointFile(estimator.checkpoint, _settings(estimator, samples))
     shown = bool(estimator.verbose) and bar
-    with _progress_bar(type(estimator).__name__, shown) as show, recording(Journal(file, show)):
+    with _progress_bar(type(estimator).__name__, shown) as show, writing_to(Journal(file, show)):
         yield
 
 

@@ -29,8 +29,8 @@ from mixtura.estimators.estimator import (
     candidates_shown,
     check_fitted,
     fitting,
+    keeping_progress,
     list_features,
-    recorded,
     with_constructor,
 )
 from mixtura.estimators.frames import is_batches, is_table
@@ -277,7 +277,7 @@ class NonnegativeMixtureClassifier(ConditionalClassifier):
         self : NonnegativeMixtureClassifier
         """
         task = (read_batches if is_batches(X) else read)(self, X, y, sample_weight, groups)
-        with computing(), recorded(self, training=task.source):
+        with computing(), keeping_progress(self, training=task.source):
             chosen = select(self, task)
             result = train(chosen)
         keep(self, chosen, result)

@@ -22,7 +22,7 @@ from mixtura.engine.sources import TensorSource, present
 from mixtura.engine.threads import computing
 from mixtura.estimators import arguments
 from mixtura.estimators.classifiers import ConditionalClassifier
-from mixtura.estimators.estimator import check_fitted, fitting, list_features, recorded, with_constructor
+from mixtura.estimators.estimator import check_fitted, fitting, keeping_progress, list_features, with_constructor
 from mixtura.estimators.labels import read_labels
 from mixtura.estimators.rows import Data, Rows, read_rows
 from mixtura.estimators.training import keep_history, make_generator, raise_interruption, warn_of_few_rows
@@ -267,7 +267,7 @@ class SparseMixtureClassifier(ConditionalClassifier):
         self : SparseMixtureClassifier
         """
         data = read(self, X, y, sample_weight)
-        with computing(), recorded(self, training=data.source), explained_overflow(type(self).__name__):
+        with computing(), keeping_progress(self, training=data.source), explained_overflow(type(self).__name__):
             problem, solver = pose_problem(self, data), make_solver(self)
             keep(self, data, problem, solver, train(self, problem, solver))
         return self

@@ -32,7 +32,7 @@ from mixtura.estimators import arguments
 from mixtura.estimators.categorical import Encoding
 from mixtura.estimators.density_classifier import DensityClassifier
 from mixtura.estimators.density_estimator import DensityEstimator
-from mixtura.estimators.estimator import Estimator, candidates_shown, recorded
+from mixtura.estimators.estimator import Estimator, candidates_shown, keeping_progress
 from mixtura.estimators.frames import is_batches, is_dask
 from mixtura.estimators.labels import ClassNumbers, read_labels, weigh_classes, with_groups
 from mixtura.estimators.rows import Data, read_samples
@@ -131,7 +131,7 @@ def fit_data(
     `base` is the estimator of the members of an average; `training` stands in place of `train`.
     """
     own = estimator if base is None else base
-    with computing(), recorded(estimator, bar=bar, training=data.source, held_out=data.held_out):
+    with computing(), keeping_progress(estimator, bar=bar, training=data.source, held_out=data.held_out):
         task, *further = [make_task(own, data, part) for part in (settings, *settings.further)]
         chosen = select(own, search, task)
         if further:

@@ -231,7 +231,7 @@ def next_loop(name: str, n_rows: int | None = None) -> Journal:
 
 
 @contextmanager
-def recording(journal: Journal) -> Iterator[None]:
+def writing_to(journal: Journal) -> Iterator[None]:
     """A context whose loops write to a journal."""
     token = _current.set(journal)
     try:
