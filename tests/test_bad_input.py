@@ -90,13 +90,14 @@ ARGUMENTS = [
     ({"covariance_type": "low_rank", "rank": 0}, 'rank must be "auto" or an integer of at least 1; got 0.'),
     (
         {"covariance_type": "low_rank", "rank": 9},
-        'rank must not exceed the number of features, 4; got 9. Lower it, or use covariance_type="full".',
+        'rank must not exceed the number of features, 4; got 9. Lower it, or use rank="auto".',
     ),
     (
         {"objective": "beauty"},
         "objective must be one of 'joint', 'marginal', 'conditional', 'margin', 'hybrid' or an objective object; got "
         "'beauty'.",
     ),
+    ({"objective": Conditional}, "objective must be one of ... or an objective object; got <class ...>."),
     (
         {"objective": Conditional(), "solver": "em"},
         "solver='em' cannot be used here: it maximises likelihoods, and objective \"conditional\" is not one. Use one "

@@ -19,6 +19,7 @@ from mixtura.init.starts import starting_mixture
 from mixtura.priors import Shrinkage
 from mixtura.selection.closed_forms import ClassScatters, ShrinkagePath, Spectrum, score_tied, shrinkage_units
 from mixtura.selection.comparison import Comparison
+from mixtura.selection.search import Search
 from mixtura.selection.splits import Split
 from test_bad_input import refused
 
@@ -568,6 +569,24 @@ def test_means_follow_unlabeled_samples_by_em_with_a_kept_covariance(tmp_path):
     assert model.is_outlier(fresh + 30).all()
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(load(tmp_path / "model").predict_proba(fresh), model.predict_proba(fresh))
+
+
+def test_an_interrupted_choice_by_labeled_samples_is_the_choice(monkeypatch):
+    X, y = clusters(0)
+    tried, n_tried = Search.try_together, []
+
+    def interrupting(self, evaluate):
+        n_tried.append(1)
+        if len(n_tried) > 2:
+            raise KeyboardInterrupt
+        return tried(self, evaluate)
+
+    monkeypatch.setattr(Search, "try_together", interrupting)
+    model = MixtureClassifier(unlabeled=-1, random_state=0)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, partly(y, 3))
+    assert model.training_weight_ == 12
+    assert np.isfinite(model.predict_proba(X)).all()
 
 
 def test_held_out_labels_decide_whether_unlabeled_samples_count():

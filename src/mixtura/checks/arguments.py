@@ -62,7 +62,7 @@ def among(names: Iterable[str], also: str = "") -> Rule:
 
 def of_type(kind: type | UnionType) -> Rule:
     """An object of one of these types, where the words of another rule tell of them."""
-    return Rule("", lambda value: isinstance(value, kind))
+    return Rule("", lambda value: isinstance(value, kind) and not isinstance(value, type))  # a class is none of its own
 
 
 def shape_of(values: object) -> tuple[int, ...]:
@@ -205,8 +205,7 @@ def rank(value: object, n_features: int) -> int | None:
     known = None if AUTO.holds(value) else int(require("rank", value, RANK))
     if known is not None and known > n_features:
         raise ValueError(
-            f"rank must not exceed the number of features, {n_features}; got {value}. "
-            f'Lower it, or use covariance_type="full".'
+            f'rank must not exceed the number of features, {n_features}; got {value}. Lower it, or use rank="auto".'
         )
     return known
 

@@ -221,6 +221,8 @@ class AutomaticSearch:
         weights = rows.new_ones(len(rows)) if block.weights is None else block.weights.double()
         known = labels >= 0
         alone = self._run(task.of_part(BlockSource(block.part(known))))
+        if any(result is not None and result.outcome is Outcome.INTERRUPTED for result in alone.results):
+            return alone
         began, covariance, centre = time.perf_counter(), kept_covariance(rows, weights), weights @ rows / weights.sum()
         factor = safe_cholesky(covariance)[0]
         white = torch.linalg.solve_triangular(factor, (rows - centre).T, upper=False).T
