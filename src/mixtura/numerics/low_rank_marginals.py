@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,25 +33,28 @@ FEW = 0.2
 BLOCK_ROWS = 250  # rows whose systems are computed together: more exceed the cache, far fewer need many calls
 
 
-# Neighbouring rows; the positions (n', m) of their few missing values, or of their few observed ones, filled up with D,
-# or None if there are many of both kinds; and whether these are missing.
-MaskBlock: TypeAlias = tuple[slice, Tensor | None, bool]
+@dataclass(frozen=True)
+class MaskBlock:
+    """Neighbours with few missing values, with few observed ones, or with many of both kinds."""
+
+    where: slice
+    values: Tensor | None = None  # (n', m): positions of the few that are missing, or observed, filled up with D
+    missing: bool = False  # whether these are missing
 
 
 def _blocks_of(mask: Tensor, side: int) -> list[MaskBlock]:
     """Blocks of neighbouring rows; best if rows are sorted by number of missing values."""
     n_rows, size = mask.shape
     if mask.device.type != "cpu" or size * side * (side + 1) // 2 <= SMALL_TABLE:
-        return [(slice(0, n_rows), None, False)]
+        return [MaskBlock(slice(0, n_rows))]
     observed = mask.sum(1)
     kinds = torch.where(observed >= (1 - FEW) * size, 0, torch.where(observed <= FEW * size, 1, 2))
-    blocks: list[MaskBlock] = []
-    start = 0
+    blocks, start = [], 0
     for run in kinds.split(kinds.unique_consecutive(return_counts=True)[1].tolist()):
         kind = int(run[0])
         for part in run.chunk(-(-len(run) // BLOCK_ROWS)):
             where = slice(start, start + len(part))
-            blocks.append((where, _positions(mask[where] == kind) if kind < 2 else None, kind == 0))
+            blocks.append(MaskBlock(where, _positions(mask[where] == kind) if kind < 2 else None, kind == 0))
             start = where.stop
     return blocks
 
@@ -111,7 +113,7 @@ class LowRankMarginals:
     @property
     def _n_together(self) -> int:
         """Components whose R x R systems are solved together: limited by the cache on a CPU, many on a GPU."""
-        if any(places is not None for _, places, _ in self._blocks):
+        if any(block.values is not None for block in self._blocks):
             return 1
         (n_rows, size), rank = self.rows.shape, self.loadings.shape[-1]
         if self.rows.device.type != "cpu":
@@ -127,16 +129,16 @@ class LowRankMarginals:
         # Subtracting the missing values from larger sums could cancel more than half of the digits.
         precise = bool(complete.abs().amax() <= torch.finfo(complete.dtype).eps ** -0.5)
         identity, tables = torch.eye(vectors.shape[-1], dtype=vectors.dtype, device=vectors.device), None
-        for where, places, are_missing in self._blocks:
-            if places is None or (are_missing and not precise):
+        for block in self._blocks:
+            if block.values is None or (block.missing and not precise):
                 tables = _tables(vectors) if tables is None else tables
-                systems = identity + self.sign * _unpacked(self.mask[where] @ tables, vectors.shape[-1])
+                systems = identity + self.sign * _unpacked(self.mask[block.where] @ tables, vectors.shape[-1])
             else:
-                chosen = functional.pad(vectors, (0, 0, 0, 1))[:, places]  # (K', n', m, S)
-                start, factor = (identity + complete, -self.sign) if are_missing else (identity, self.sign)
+                chosen = functional.pad(vectors, (0, 0, 0, 1))[:, block.values]  # (K', n', m, S)
+                start, factor = (identity + complete, -self.sign) if block.missing else (identity, self.sign)
                 systems = start.unsqueeze(-3) + factor * chosen.mT @ chosen
             inner, shifts = systems[..., :-1, :-1], systems[..., -1, :-1]
-            yield where, inner, pulled[..., where].mT - self.sign * shifts
+            yield block.where, inner, pulled[..., block.where].mT - self.sign * shifts
 
     @cached_property
     def _blocks(self) -> list[MaskBlock]:
