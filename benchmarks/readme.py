@@ -35,9 +35,9 @@ CONDITIONS = {"complete": "complete", "random 30": "30 % missing"}
 ON_GPU = ("RealMLP", "TabM", "xRFM")  # whose processor time says little
 MECHANISMS = {
     "random": "{} % missing",
-    "at random": "{} %, depending on another column",
-    "informative": "{} %, depending on the value",
-    "deployment": "{} % of test rows alone",
+    "at random": "{} % by another column",
+    "informative": "{} % by the value",
+    "deployment": "{} % in test rows alone",
 }
 SHARES = (10, 30, 60)
 SIGNS = {"better": "+", "not distinguishable": "=", "worse": "-"}
@@ -171,7 +171,8 @@ def shown(rows: list[Row]) -> str:
     head = (
         "**Shown.** At two standard errors, comparison by comparison, the default is better (+), not distinguishable "
         "(=) or worse (-):\nthe first sign by log-loss, the second by errors. Another number of folds is in brackets; "
-        "an empty cell was not run.\n\n"
+        "an empty cell was not run.\n"
+        "By another column, by the value: what it depends on whether a value is missing.\n\n"
     )
     return head + "\n".join(lines) + f"\n\n{smaller_errors(of(rows, 'complete'))}\n"
 
