@@ -28,7 +28,7 @@ from mixtura import (
 from mixtura.covariances import Diagonal, Spherical, Tied
 from mixtura.datasets import make_ripley
 from mixtura.estimators.table_classifier import TableClassifier, TableColumn
-from mixtura.files.models import METADATA, _checksum, read_tensors
+from mixtura.files.models import METADATA, _checksum, read_tensors, save
 from mixtura.priors import Conjugate, Shrinkage
 
 X, Y = make_ripley(40, random_state=0)
@@ -173,6 +173,12 @@ def test_forged_files_are_refused_or_predict(originals, tmp_path, rng, n_files):
         assert time.process_time() - start < LONGEST_SECONDS
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before < LARGEST_BYTES
     assert 0 < n_loaded < n_files / 2
+
+
+def test_an_argument_that_predictions_need_is_checked(tmp_path):
+    model = RejectOption(MixtureClassifier(1)).fit(ROWS, Y).set_params(estimator=[0, 0])
+    with pytest.raises(ValueError, match="estimator is a list"):
+        save(model, tmp_path / "model")  # checks what `load` checks
 
 
 @pytest.mark.parametrize("n_files", [100, pytest.param(2000, marks=pytest.mark.slow)])

@@ -125,6 +125,7 @@ class RejectOption(ClassifierMixin, MetaEstimatorMixin, Estimator):
         super()._check_fitted()
         own = {"confidence": self.confidence, "false_alarm": self.false_alarm}
         checks.check_arguments(own, self._arguments)
+        checks.is_kind("estimator", self._base, Classifier)
         checks.same_size("n_features_in_", self.n_features_in_, self.estimator_.n_features_in_)
         checks.same_size("classes_", len(self.classes_), len(self.estimator_.classes_))
         if self.false_alarm is not None:
