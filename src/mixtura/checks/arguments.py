@@ -62,7 +62,8 @@ def among(names: Iterable[str], also: str = "") -> Rule:
 
 def of_type(kind: type | UnionType) -> Rule:
     """An object of one of these types, where the words of another rule tell of them."""
-    return Rule("", lambda value: isinstance(value, kind) and not isinstance(value, type))  # a class is none of its own
+    # isinstance takes a class for an object of a protocol whose members it has.
+    return Rule("", lambda value: isinstance(value, kind) and not isinstance(value, type))
 
 
 def shape_of(values: object) -> tuple[int, ...]:
