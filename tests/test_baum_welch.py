@@ -142,6 +142,7 @@ def test_mixtures_of_a_stored_state_move_to_where_updates_are_computed(rng, monk
     monkeypatch.setattr(Problem, "move_for_updates", move_and_remember)
     monkeypatch.setattr(BaumWelch, "update", remember)
     solver.step(problem, replace(state, _summary=None))
+    assert used
     assert all(any(part is other for other in moved) for part in used)
 
 
